@@ -17,7 +17,6 @@ from lightning_core.core.events import Event
 from lightning_core.core.validation import converted
 from lightning_core.pool.api_connection import ApiConnection, problem_lines
 from lightning_core.pool.pool_errors import NotOnThisMachineError
-from lightning_core.pool.shapes import CurveAnswer
 from lightning_core.server.access.people import Person
 from lightning_core.view.job_entry import job_of_entry
 from lightning_core.view.text import clean
@@ -25,6 +24,7 @@ from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.pool.shapes import CurveAnswer
 
 # Seconds that a request may take which submits a bundle, whose configs are checked first.
 SUBMIT_TIMEOUT = 180.0
@@ -122,6 +122,8 @@ class HttpClient:
 
     def curve(self, job: str, points: int) -> CurveAnswer:
         """Return the reported curve of a job."""
+        from lightning_core.pool.shapes import CurveAnswer
+
         name, _, run = job.partition("@")
         body = self._api.get(f"{_path(name)}/curve", run=run or None, limit=points)
         with self._api.reading():

@@ -23,7 +23,6 @@ from lightning_core.pool.http_client import HttpClient
 from lightning_core.pool.job_handle import JobHandle
 from lightning_core.pool.near_pool import NearPool
 from lightning_core.pool.pool_errors import JobEndedError, NoPoolError, UnknownJobError
-from lightning_core.pool.shapes import MAX_POINTS, CurveAnswer
 from lightning_core.server.access.people import Person, person_from_dict
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import AUTO, connect, describe, is_url, kind_of
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.python_form import Training
+    from lightning_core.pool.shapes import CurveAnswer
     from lightning_core.scheduler.settings import Settings
 
 T = TypeVar("T")
@@ -332,6 +332,8 @@ class Pool:
             ValueError: If the number of points is out of its range.
             NotOnThisMachineError: If the pool is on another machine.
         """
+        from lightning_core.pool.shapes import MAX_POINTS
+
         if not 2 <= points <= MAX_POINTS:
             raise ValueError(f"points must be 2 to {MAX_POINTS:,}, got {shown(points)}")
         return self._patiently(partial(self._asked.curve, job, points))

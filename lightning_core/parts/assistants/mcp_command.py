@@ -14,7 +14,7 @@ from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cli.arguments import add_pool, whole_number
 from lightning_core.node.signals import EXIT_SIGNALS
 from lightning_core.parts.assistants.pool_access import PoolAccess
-from lightning_core.parts.assistants.tools import Needs
+from lightning_core.parts.assistants.tools import Permit
 from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.scheduler.summary import EXIT_MET
 from lightning_core.server.access.authenticators import Authenticators
@@ -22,7 +22,7 @@ from lightning_core.variables import PREFIX
 
 PORT, MAX_PORT = 8711, 65535
 # The oldest release of the package `mcp` that has what is used here, and of the first one that may not.
-OLDEST, TOO_NEW = (2, 0), (3, 0)
+OLDEST, TOO_NEW = (2, 2), (3, 0)
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -42,7 +42,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _mcp(arguments: argparse.Namespace) -> int:
     check_package()
-    allowed = [Needs.CHANGES] * arguments.allow_changes + [Needs.SUBMIT] * arguments.allow_submit
+    allowed = [Permit.CHANGES] * arguments.allow_changes + [Permit.SUBMIT] * arguments.allow_submit
     serve = _over_streams if arguments.http is None else _over_http
     serve(arguments, allowed)
     return EXIT_MET
@@ -66,7 +66,7 @@ def check_package() -> None:
         raise BundleError([f"mcp must be {wanted}, got {number}; run {install}"])
 
 
-def _over_streams(arguments: argparse.Namespace, allowed: Sequence[Needs]) -> None:
+def _over_streams(arguments: argparse.Namespace, allowed: Sequence[Permit]) -> None:
     """Serve over the standard streams until the client closes them."""
     import anyio
     from mcp.server.stdio import stdio_server
@@ -89,7 +89,7 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     os._exit(128 + number)
 
 
-def _over_http(arguments: argparse.Namespace, allowed: Sequence[Needs]) -> None:
+def _over_http(arguments: argparse.Namespace, allowed: Sequence[Permit]) -> None:
     """Serve over HTTP until a signal ends the process.
 
     Raises:

@@ -37,7 +37,7 @@ from lightning_core.parts.assistants.bounded_text import bounded
 from lightning_core.parts.assistants.pool_access import PoolAccess
 from lightning_core.parts.assistants.programs import program_of
 from lightning_core.parts.assistants.tool_schemas import answer_schema, arguments_schema
-from lightning_core.parts.assistants.tools import TOOLS, AssistantTool, Needs, ToolCall
+from lightning_core.parts.assistants.tools import TOOLS, AssistantTool, Permit, ToolCall
 from lightning_core.pool.shapes import BundleText
 from lightning_core.server.access.people import Person
 
@@ -50,7 +50,7 @@ MAX_CALLS = 4
 MAX_WORDS = 4000
 # How a pool refuses, and how files of it cannot be read.
 REFUSALS = (LightningCoreError, ValueError, LookupError, TypeError, RuntimeError, OSError)
-OPTIONS = {Needs.CHANGES: "--allow-changes", Needs.SUBMIT: "--allow-submit"}
+OPTIONS = {Permit.CHANGES: "--allow-changes", Permit.SUBMIT: "--allow-submit"}
 INSTRUCTIONS = (
     "A pool of lightning_core trains jobs with targets and deadlines on few devices: it forecasts each loss curve, and "
     "shares the devices so that as many jobs as possible meet their deadlines. Begin with list_jobs, which lists late "
@@ -77,10 +77,10 @@ class AssistantServer:
     def __init__(
         self,
         access: PoolAccess,
-        allowed: Collection[Needs] = (),
+        allowed: Collection[Permit] = (),
         person_of: Callable[[Any], Person | None] = lambda _: None,
     ) -> None:
-        self._access, self._allowed, self._person_of = access, {Needs.NOTHING, *allowed}, person_of
+        self._access, self._allowed, self._person_of = access, {Permit.NOTHING, *allowed}, person_of
         self._calls: anyio.CapacityLimiter | None = None
         self.tools: Mapping[str, AssistantTool] = {tool.name: tool for tool in TOOLS if tool.needs in self._allowed}
         changes = any(tool.changes for tool in self.tools.values())
@@ -126,7 +126,7 @@ class AssistantServer:
         try:
             arguments = read_arguments(tool, given)
             with self._access.pool(program, person) as pool:
-                found = tool.run(ToolCall(pool, arguments, program, Needs.SUBMIT in self._allowed))
+                found = tool.run(ToolCall(pool, arguments, program, Permit.SUBMIT in self._allowed))
         except REFUSALS as error:
             return refused(str(error) or type(error).__name__)
         except Exception as error:  # a fault of ours: the next call may work
@@ -156,7 +156,7 @@ def refused(words: str) -> CallToolResult:
 def listed(tool: AssistantTool) -> ListedTool:
     """Return a tool as it is listed."""
     # A pool is a world of its own; what a bundle does when it runs, is not.
-    runs_code = tool.changes and tool.needs is Needs.SUBMIT
+    runs_code = tool.changes and tool.needs is Permit.SUBMIT
     hints = ToolAnnotations(
         read_only_hint=not tool.changes, destructive_hint=tool.destructive,
         idempotent_hint=tool.idempotent or not tool.changes, open_world_hint=runs_code,

@@ -27,7 +27,7 @@ from lightning_core.view.job_line import COLUMNS, line
 REASON = COLUMNS.index("reason")
 
 
-class Needs(Enum):
+class Permit(Enum):
     """What a server must have been started with to serve a tool."""
 
     NOTHING = auto()
@@ -69,7 +69,7 @@ class AssistantTool:
     arguments: type
     answer: Any
     run: Callable[[ToolCall], Any]
-    needs: Needs = Needs.NOTHING
+    needs: Permit = Permit.NOTHING
     changes: bool = False
     destructive: bool = False
     idempotent: bool = False
@@ -229,41 +229,41 @@ TOOLS = (
         "set_deadline",
         "Give a job another deadline, or none, after which it trains on what jobs with deadlines leave. The pool plans "
         f"anew at once, and other jobs may become late. {_ERRORS}",
-        shapes.DeadlineArguments, Done, _action("deadline"), Needs.CHANGES, changes=True,
+        shapes.DeadlineArguments, Done, _action("deadline"), Permit.CHANGES, changes=True,
     ),
     AssistantTool(
         "set_devices",
         "Train a job on another number of devices: of those that it can train on, the largest that is not above it. A "
         f"launched job is saved and resumes there. {_ERRORS}",
-        shapes.DevicesArguments, Done, _action("devices"), Needs.CHANGES, changes=True, idempotent=True,
+        shapes.DevicesArguments, Done, _action("devices"), Permit.CHANGES, changes=True, idempotent=True,
     ),
     AssistantTool(
         "pause_job",
         f"Let a job stand still until it is resumed; its deadline does not move. {_ERRORS}",
-        shapes.PauseArguments, Done, _action("pause"), Needs.CHANGES, changes=True, idempotent=True,
+        shapes.PauseArguments, Done, _action("pause"), Permit.CHANGES, changes=True, idempotent=True,
     ),
     AssistantTool(
         "resume_job",
         "Resume a paused job; one that is held by the pool's hours or plan trains from now on all the same. "
         f"{_ERRORS}",
-        shapes.OfJob, Done, _action("resume"), Needs.CHANGES, changes=True,
+        shapes.OfJob, Done, _action("resume"), Permit.CHANGES, changes=True,
     ),
     AssistantTool(
         "cancel_job",
         f"End a job for good; a launched one is saved first, and is not resumed. {_ERRORS}",
-        shapes.OfJob, Done, _action("cancel"), Needs.CHANGES, changes=True, destructive=True,
+        shapes.OfJob, Done, _action("cancel"), Permit.CHANGES, changes=True, destructive=True,
     ),
     AssistantTool(
         "check_bundle",
         "Check a bundle of jobs in YAML without running anything of it: its problems by line and column, and whether "
-        "it would fit the pool in time. Other jobs of the pool are not counted. Needs the right submit.",
-        shapes.BundleArguments, shapes.BundleEstimate, _check, Needs.SUBMIT,
+        "it would fit the pool in time. Other jobs of the pool are not counted. Permit the right submit.",
+        shapes.BundleArguments, shapes.BundleEstimate, _check, Permit.SUBMIT,
     ),
     AssistantTool(
         "submit_bundle",
         "Submit a bundle of jobs in YAML, which is code that runs as the account of the pool; check it first. Fails "
-        "with every problem, and then nothing is submitted. Needs the right submit.",
-        shapes.BundleArguments, Submitted, _submit, Needs.SUBMIT, changes=True, destructive=True,
+        "with every problem, and then nothing is submitted. Permit the right submit.",
+        shapes.BundleArguments, Submitted, _submit, Permit.SUBMIT, changes=True, destructive=True,
     ),
 )  # fmt: skip
 """All tools, in the order in which they are listed."""

@@ -22,14 +22,14 @@ from lightning_core.core.targets import LossTarget
 from lightning_core.parts.assistants.mcp_http import http_app, listen, person_of
 from lightning_core.parts.assistants.mcp_server import AssistantServer
 from lightning_core.parts.assistants.pool_access import PoolAccess
-from lightning_core.parts.assistants.tools import Needs
+from lightning_core.parts.assistants.tools import Permit
 from lightning_core.server.access.authenticators import Authenticators
 from tests.socket_servers import Pool as Server
 from tests.socket_servers import found_pool
 from tests.waiting import until
 
 T = TypeVar("T")
-EVERYTHING = (Needs.CHANGES, Needs.SUBMIT)
+EVERYTHING = (Permit.CHANGES, Permit.SUBMIT)
 
 
 class Refused(Exception):
@@ -97,7 +97,7 @@ def call(server: Any, tool: str, **arguments: Any) -> dict[str, Any]:
     return ask(server, lambda made: made.call(tool, **arguments))
 
 
-def tools_of(folder: Path, *allowed: Needs, token: str = "") -> Any:
+def tools_of(folder: Path, *allowed: Permit, token: str = "") -> Any:
     """Return a server of the tools for the pool of a folder, in this process."""
     return AssistantServer(PoolAccess(str(folder), token), allowed).mcp
 
@@ -123,7 +123,7 @@ def report(server: Server, name: str, losses: list[float], batches: int = 10, bu
 
 
 @contextmanager
-def over_http(folder: Path, pool: Path, *allowed: Needs) -> Iterator[str]:
+def over_http(folder: Path, pool: Path, *allowed: Permit) -> Iterator[str]:
     """Serve the tools over HTTP; give the address.
 
     Args:

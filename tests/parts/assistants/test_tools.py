@@ -20,7 +20,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.parts.assistants.mcp_server import INSTRUCTIONS, AssistantServer, listed
 from lightning_core.parts.assistants.pool_access import PoolAccess
 from lightning_core.parts.assistants.tool_schemas import answer_schema, arguments_schema
-from lightning_core.parts.assistants.tools import TOOLS, Needs
+from lightning_core.parts.assistants.tools import TOOLS, Permit
 from lightning_core.parts.owners.tokens import Tokens
 from lightning_core.pool import Pool
 from lightning_core.pool.actions import ACTIONS
@@ -66,7 +66,7 @@ def test_without_leave_nothing_that_changes_is_listed_or_called() -> None:
                 await made.raw("cancel_jobs", job="vit")
 
         ask(tools_of(folder), story)
-        assert ask(tools_of(folder, Needs.CHANGES), Assistant.names) == [*READS, *CHANGES]
+        assert ask(tools_of(folder, Permit.CHANGES), Assistant.names) == [*READS, *CHANGES]
         assert ask(tools_of(folder, *EVERYTHING), Assistant.names) == [*READS, *CHANGES, *SUBMITS]
         assert not server.do(server.actor.status())[1][0].paused
 
@@ -83,7 +83,7 @@ def test_each_tool_says_whether_it_changes_anything() -> None:
 
 
 def test_the_instructions_say_that_texts_are_data(tmp_path: Path) -> None:
-    for allowed, words in (((), "only reads"), ((Needs.CHANGES,), "Ask the user before a change")):
+    for allowed, words in (((), "only reads"), ((Permit.CHANGES,), "Ask the user before a change")):
         said = AssistantServer(PoolAccess(str(tmp_path)), allowed).mcp.instructions or ""
         assert said.startswith(INSTRUCTIONS)
         assert words in said
@@ -129,7 +129,7 @@ def test_every_answer_is_what_its_schema_says(monkeypatch: pytest.MonkeyPatch) -
         async def story(made: Assistant) -> None:
             for tool in TOOLS:
                 given = arguments.get(tool.name, {})
-                given |= {"bundle": BUNDLE} if tool.needs is Needs.SUBMIT else {}
+                given |= {"bundle": BUNDLE} if tool.needs is Permit.SUBMIT else {}
                 if "job" in arguments_schema(tool.arguments)["properties"]:
                     given |= {"job": "gru" if tool.name in ("read_log", *CHANGES) else "vit"}
                 answer = await made.call(tool.name, **given)
@@ -159,11 +159,11 @@ def test_a_deadline_that_would_do_does() -> None:
     """The command that is named makes the job feasible by the pool's own judgement."""
     with pool_with(Job("late", 40.0, BatchTarget(1000)), **JUDGES) as (server, folder):
         judged(server, late=30)
-        tools = tools_of(folder, Needs.CHANGES)
+        tools = tools_of(folder, Permit.CHANGES)
         [late] = call(tools, "list_jobs")["jobs"]
         assert late["verdict"] == "infeasible"
         *_, when = late["would_do"][-1]["command"].split()
-        call(tools_of(folder, Needs.CHANGES), "set_deadline", job="late", deadline=when)
+        call(tools_of(folder, Permit.CHANGES), "set_deadline", job="late", deadline=when)
         until(lambda: server.do(server.actor.status())[1][0].verdict is Verdict.FEASIBLE)
         assert call(tools_of(folder), "list_jobs")["jobs"][0]["would_do"] == []
 
@@ -179,7 +179,7 @@ def judged(server: Server, **batches: int) -> None:
 
 def test_ended_jobs_are_listed_if_they_are_asked_for() -> None:
     with pool_with(loss_job("vit"), loss_job("gru")) as (_, folder):
-        call(tools_of(folder, Needs.CHANGES), "cancel_job", job="vit")
+        call(tools_of(folder, Permit.CHANGES), "cancel_job", job="vit")
         tools = tools_of(folder)
         for given, names in (({}, ["gru"]), ({"ended": True}, ["gru", "vit"]), ({"verdict": "cancelled"}, ["vit"])):
             assert [job["name"] for job in call(tools, "list_jobs", **given)["jobs"]] == names
@@ -204,7 +204,7 @@ def test_a_job_its_history_and_its_curve() -> None:
 def test_every_change_is_passed_on_and_noted() -> None:
     """The journal says who asked, and through which program, and `why` shows it."""
     with pool_with(loss_job("vit"), devices=2) as (server, folder):
-        tools = tools_of(folder, Needs.CHANGES)
+        tools = tools_of(folder, Permit.CHANGES)
 
         async def story(made: Assistant) -> None:
             assert (await made.call("set_deadline", job="vit", deadline="45m"))["words"] == "vit has the deadline 45m."
@@ -298,7 +298,7 @@ def test_a_server_has_the_rights_of_its_token_and_no_more(monkeypatch: pytest.Mo
 def test_a_name_that_was_anothers_tells_nothing_of_it() -> None:
     """The newest job of a name may be another's than the one that a user sees: its log and history stay hidden."""
     with pool_with(loss_job("vit", owner="ann")) as (server, folder):
-        call(tools_of(folder, Needs.CHANGES), "cancel_job", job="vit")
+        call(tools_of(folder, Permit.CHANGES), "cancel_job", job="vit")
         server.do(server.actor.submit((loss_job("vit", owner="bob"),)))
         log = home_of(folder / "pool", "vit") / "log.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -403,7 +403,7 @@ def test_texts_of_jobs_come_without_control_characters_and_of_bounded_length() -
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_what_an_assistant_calls_itself_is_noted_in_few_plain_characters(name: str, shown: str, mode: str) -> None:
     with pool_with(loss_job("vit")) as (server, folder):
-        ask(tools_of(folder, Needs.CHANGES), lambda made: made.call("pause_job", job="vit"), name, mode)
+        ask(tools_of(folder, Permit.CHANGES), lambda made: made.call("pause_job", job="vit"), name, mode)
         assert str(server.do(server.actor.status())[1][0].grant_reason) == f"paused by {ME} through {shown}"
 
 
@@ -428,7 +428,7 @@ def test_tools_fail_while_the_pool_is_down_and_work_again(monkeypatch: pytest.Mo
             await made.call("pause_job", job="vit")
             assert (await made.call("get_job", job="vit"))["job"]["paused"]
 
-        ask(tools_of(folder, Needs.CHANGES), story)
+        ask(tools_of(folder, Permit.CHANGES), story)
 
 
 def test_a_fault_of_ours_is_an_error_of_that_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:

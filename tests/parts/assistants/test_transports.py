@@ -21,10 +21,11 @@ from lightning_core.parts.assistants import mcp_command
 from lightning_core.parts.assistants.mcp_command import PORT, check_package
 from lightning_core.parts.assistants.mcp_server import AssistantServer
 from lightning_core.parts.assistants.pool_access import PoolAccess
-from lightning_core.parts.assistants.tools import Needs
+from lightning_core.parts.assistants.tools import Permit
 from lightning_core.parts.owners.tokens import Tokens
 from lightning_core.pool import Pool
 from lightning_core.server.access.people import Person, rights_of
+from tests.conftest import ROOT
 from tests.parts.assistants.assistants import (
     Assistant,
     Refused,
@@ -101,7 +102,7 @@ def test_what_is_no_message_ends_nothing_and_a_signal_ends_the_process(tmp_path:
         answers = iter(process.stdout.readline, "")
         answer = next(found for found in map(json.loads, answers) if "result" in found)
         assert answer["result"]["serverInfo"]["name"] == "lightning-core"
-        assert answer["result"]["capabilities"] == {"tools": {"listChanged": False}}
+        assert answer["result"]["capabilities"]["tools"] == {"listChanged": False}
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
@@ -114,7 +115,7 @@ def served() -> Iterator[tuple[Server, Path, str]]:
     """A pool of two owners, the folder of its tokens, and the address at which its tools are served."""
     with (
         pool_with(loss_job("of-ann", owner="ann"), loss_job("of-bob", owner="bob")) as (server, folder),
-        over_http(folder, folder / "pool", Needs.CHANGES) as address,
+        over_http(folder, folder / "pool", Permit.CHANGES) as address,
     ):
         yield server, folder / "pool", address
 
@@ -261,14 +262,15 @@ def test_http_needs_a_pool_of_this_machine(monkeypatch: pytest.MonkeyPatch, caps
         assert f"127.0.0.1, port {port}: Address already in use; name another port" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "is_known"), [("1.30.0", False), ("2.0.0", True), ("2.9", True), ("3.0.0", False)])
+@pytest.mark.parametrize(("number", "is_known"), [("2.1.1", False), ("2.2.0", True), ("2.10", True), ("3.0.0", False)])
 def test_a_package_of_another_version_is_refused(number: str, is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_command, "version", lambda _: number)
+    assert 'mcp = ["mcp>=2.2,<3"]' in (ROOT / "pyproject.toml").read_text()
     if is_known:
         check_package()
     else:
         with pytest.raises(
-            ValueError, match=rf"mcp must be at least 2.0 and below 3, got {number}; run pip install -c"
+            ValueError, match=rf"mcp must be at least 2.2 and below 3, got {number}; run pip install -c"
         ):
             check_package()
 
@@ -289,7 +291,7 @@ def test_a_pool_from_afar_is_asked_by_its_token_and_is_told_the_program(tmp_path
         page.people["lct_ann"] = Person("ann", rights_of(["steer-own"]))
 
         def tools(token: str) -> Any:
-            return AssistantServer(PoolAccess(address, token), [Needs.CHANGES]).mcp
+            return AssistantServer(PoolAccess(address, token), [Permit.CHANGES]).mcp
 
         assert call(tools("lct_ann"), "list_jobs")["user"] == "ann (steer-own)"
         call(tools("lct_ann"), "pause_job", job="vit")
