@@ -15,10 +15,14 @@ from lightning_core.view.text import clean, clean_lines
 # Characters of a text, such as a line of a log or the end of a traceback, and of a key; and what stands in place of the
 # rest.
 MAX_CHARACTERS, MAX_KEY, CUT = 4000, 200, " [cut]"
+# Significant figures of a number: an assistant pays by the character.
+DIGITS = 9
 
 
 def bounded(value: Any, most: int = MAX_CHARACTERS) -> Any:
-    """Return values of an answer with all texts in them made safe; numbers that JSON cannot hold are None.
+    """Return values of an answer with all texts in them made safe, and numbers of few digits.
+
+    Numbers that JSON cannot hold are None.
 
     Args:
         value: Values of JSON; enumerations are texts.
@@ -36,6 +40,6 @@ def bounded(value: Any, most: int = MAX_CHARACTERS) -> Any:
         return {clean(str(key))[:MAX_KEY]: bounded(one, most) for key, one in value.items()}
     if isinstance(value, Sequence):
         return [bounded(one, most) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value

@@ -118,6 +118,7 @@ class JobList(TypedDict):
     user: Annotated[str, says("In whose name this server asks, with the rights beyond seeing one's own jobs.")]
     jobs: list[JobLine]
     left_out: Annotated[int, says("Number of jobs beyond the limit.")]
+    ended: Annotated[int, says("Number of jobs that have ended, listed or not.")]
 
 
 class JobInFull(TypedDict):

@@ -94,6 +94,7 @@ def _list(call: ToolCall) -> shapes.JobList:
     return {
         "pool": describe(about), "user": f"{person.name} ({person.words})",
         "jobs": [_line(job, now, every) for job in shown], "left_out": len(found) - len(shown),
+        "ended": sum(job.state is State.ENDED for job in every),
     }  # fmt: skip
 
 

@@ -15,6 +15,9 @@ LATE = (Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Reasons whose first number is the seconds that a job needs alone on its devices.
 NEEDS = ("too_long", "stands_still")
 CASES = ("its likely end by forecast", "its end by forecast in a bad case")
+FAR_WORDS = (
+    "by forecast no deadline up to ten times as long would do: cancel it, and submit it with another target or model"
+)
 # Jobs that are named as those which hold a device too.
 MAX_NAMED = 5
 
@@ -37,23 +40,30 @@ def would_do(job: JobStatus, now: float, jobs: Iterable[JobStatus]) -> list[Reme
     found = list(_deadlines(job, now)) if is_late(job) else []
     if job.paused:
         found.append({"words": f"resume it: it is {job.grant_reason}", "command": _command("resume", job)})
-    elif is_late(job) and job.share < 1.0:
+    elif job.verdict is Verdict.AT_RISK and job.share < 1.0 and _ends(job):
         found += _more_room(job, jobs)
     return found
+
+
+def _ends(job: JobStatus) -> bool:
+    """Return whether a job reaches its target by forecast, sooner or later; no matter with what share."""
+    return job.finish is not None and is_in_reach(job.finish[1] - job.submitted_at, job.deadline - job.submitted_at)
 
 
 def _deadlines(job: JobStatus, now: float) -> Iterator[Remedy]:
     """Yield the deadlines that its forecast would meet: in the likely case, and in a bad one."""
     if not isfinite(job.deadline):
         return
-    limit, found = job.deadline - job.submitted_at, False
-    for end, words in zip(() if job.finish is None else job.finish[1:], CASES, strict=False):
-        if end > max(job.deadline, now) and is_in_reach(end - job.submitted_at, limit):
-            later, found = format_forecast(end - job.deadline), True
-            yield _deadline(job, end - now, f"{later} later than the present one: {words}")
-    needs = job.reason.numbers[0] if job.reason.code in NEEDS else inf
-    if not found and is_in_reach(needs, limit):
+    limit, needs = job.deadline - job.submitted_at, job.reason.numbers[0] if job.reason.code in NEEDS else inf
+    if job.finish is not None and _ends(job):
+        for end, words in zip(job.finish[1:], CASES, strict=True):
+            if end > max(job.deadline, now) and is_in_reach(end - job.submitted_at, limit):
+                later = format_forecast(end - job.deadline)
+                yield _deadline(job, end - now, f"{later} later than the present one: {words}")
+    elif is_in_reach(needs, limit):
         yield _deadline(job, needs, "by forecast it needs as long if it trains alone on its devices from now on")
+    elif job.finish is not None:
+        yield {"words": FAR_WORDS, "command": _command("cancel", job)}
 
 
 def _deadline(job: JobStatus, seconds: float, words: str) -> Remedy:

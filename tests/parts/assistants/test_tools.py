@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,21 @@ from anyio.to_thread import run_sync
 from jsonschema import Draft202012Validator
 from mcp import MCPError
 
-from lightning_core.core.answers import Verdict
-from lightning_core.core.events import ExitCause, Report, WorkerExited
+from lightning_core.core.answers import JobStatus, State, Verdict
+from lightning_core.core.events import ExitCause, Report, Submit, WorkerExited
 from lightning_core.core.jobs import Job
+from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from lightning_core.parts.assistants.mcp_server import INSTRUCTIONS, AssistantServer, listed
 from lightning_core.parts.assistants.pool_access import PoolAccess
 from lightning_core.parts.assistants.tool_schemas import answer_schema, arguments_schema
 from lightning_core.parts.assistants.tools import TOOLS, Permit
+from lightning_core.parts.assistants.would_do import would_do
 from lightning_core.parts.owners.tokens import Tokens
 from lightning_core.pool import Pool
 from lightning_core.pool.actions import ACTIONS
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from lightning_core.server.access.accounts import account_of
 from lightning_core.server.access.people import ALL_RIGHTS, Person, Right, rights_of
 from lightning_core.storage.job_specs import home_of
@@ -168,6 +173,44 @@ def test_a_deadline_that_would_do_does() -> None:
         assert call(tools_of(folder), "list_jobs")["jobs"][0]["would_do"] == []
 
 
+def test_what_would_help_depends_on_why_a_job_is_late() -> None:
+    """A table of a job, and the commands that would help it; others train on its device, and on another one."""
+    now, other, far = 100.0, _told("other", share=0.7), _told("far", devices=(1,))
+    late, beyond = (90.0, 140.0, 200.0), (150.0, math.inf, math.inf)
+    alone, too_long = Reason("late", (20.0,)), Reason("too_long", (400.0, 20.0))
+    deadlines = ["deadline a 40s", "deadline a 100s"]
+    for terms, commands in (
+        ({"verdict": Verdict.AT_RISK, "finish": late, "share": 0.3}, [*deadlines, "pause other"]),
+        ({"verdict": Verdict.AT_RISK, "finish": late, "share": 1.0}, deadlines),
+        ({"verdict": Verdict.AT_RISK, "finish": (90.0, 110.0, 140.0), "share": 1.0}, ["deadline a 40s"]),
+        ({"verdict": Verdict.AT_RISK, "finish": late, "share": 0.0, "devices": ()}, [*deadlines, "pause other"]),
+        ({"verdict": Verdict.AT_RISK, "finish": late, "share": 0.0, "paused": True}, [*deadlines, "resume a"]),
+        ({"verdict": Verdict.INFEASIBLE, "finish": late, "share": 0.3}, deadlines),
+        ({"verdict": Verdict.INFEASIBLE, "finish": beyond, "reason": too_long}, ["deadline a 400s"]),
+        ({"verdict": Verdict.INFEASIBLE, "finish": beyond, "reason": alone}, ["cancel a"]),
+        ({"verdict": Verdict.AT_RISK, "finish": None, "share": 0.3}, []),
+        ({"verdict": Verdict.MISSED, "finish": late, "deadline": 50.0}, deadlines),
+        ({"verdict": Verdict.FEASIBLE, "finish": (90.0, 100.0, 110.0)}, []),
+        ({"verdict": None, "paused": True}, ["resume a"]),
+        ({"verdict": Verdict.AT_RISK, "deadline": math.inf, "finish": late, "share": 0.0}, ["pause other"]),
+        ({"verdict": Verdict.MISSED, "state": State.ENDED, "finish": late}, []),
+    ):
+        job = _told("a", **terms)
+        found = would_do(job, now, [job, far, other] if job.devices else [job, other])
+        assert [remedy["command"] for remedy in found] == [f"lightning-core {words}" for words in commands], terms
+    words = would_do(_told("a", verdict=Verdict.AT_RISK, finish=late, share=0.3), now, [far, other])[-1]["words"]
+    assert "a share of 0.30, and on its devices train other (0.70)" in words
+
+
+def _told(name: str, **terms: Any) -> JobStatus:
+    """The status of a job that was submitted at 0 and is due at 120 s, and trains on one device."""
+    scheduler = Scheduler(Settings())
+    scheduler.handle(Submit((Job(name, 120.0, BatchTarget(9)),)), 0.0)
+    [status] = scheduler.status()
+    late: dict[str, Any] = {"reason": Reason("late", (20.0,)), "devices": (0,), "share": 1.0, "state": State.RUNNING}
+    return replace(status, **late | terms)
+
+
 def judged(server: Server, **batches: int) -> None:
     """Report batches of jobs, each in ten seconds, until all are judged."""
     for number in range(1, 5):
@@ -183,6 +226,7 @@ def test_ended_jobs_are_listed_if_they_are_asked_for() -> None:
         tools = tools_of(folder)
         for given, names in (({}, ["gru"]), ({"ended": True}, ["gru", "vit"]), ({"verdict": "cancelled"}, ["vit"])):
             assert [job["name"] for job in call(tools, "list_jobs", **given)["jobs"]] == names
+        assert call(tools, "list_jobs")["ended"] == 1
         [ended] = call(tools, "list_jobs", verdict="cancelled")["jobs"]
         assert (ended["due_in_seconds"], ended["would_do"]) == (None, [])
 
