@@ -49,7 +49,7 @@ MAX_CALLS = 4
 # Characters of a refusal.
 MAX_WORDS = 4000
 # How a pool refuses, and how files of it cannot be read.
-REFUSALS = (LightningCoreError, ValueError, LookupError, TypeError, RuntimeError, OSError)
+REFUSALS = (LightningCoreError, ValueError, OSError)
 OPTIONS = {Permit.CHANGES: "--allow-changes", Permit.SUBMIT: "--allow-submit"}
 INSTRUCTIONS = (
     "A pool of lightning_core trains jobs with targets and deadlines on few devices: it forecasts each loss curve, and "

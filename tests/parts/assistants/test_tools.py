@@ -208,7 +208,7 @@ def _told(name: str, **terms: Any) -> JobStatus:
     scheduler.handle(Submit((Job(name, 120.0, BatchTarget(9)),)), 0.0)
     [status] = scheduler.status()
     late: dict[str, Any] = {"reason": Reason("late", (20.0,)), "devices": (0,), "share": 1.0, "state": State.RUNNING}
-    return replace(status, **late | terms)
+    return replace(status, **late | terms, held_share=terms.get("share", 1.0))
 
 
 def judged(server: Server, **batches: int) -> None:
@@ -473,6 +473,23 @@ def test_tools_fail_while_the_pool_is_down_and_work_again(monkeypatch: pytest.Mo
             assert (await made.call("get_job", job="vit"))["job"]["paused"]
 
         ask(tools_of(folder, Permit.CHANGES), story)
+
+
+def test_a_damaged_journal_costs_the_tools_that_read_it() -> None:
+    with pool_with(loss_job("vit")) as (_, folder):
+        journal = folder / "pool" / "journal.db"
+        kept = [path.rename(path.with_name(f"kept-{path.name}")) for path in (folder / "pool").glob("journal.db*")]
+        for content, words in ((b"x" * 5000, "is no journal|damaged|not a database"), (None, "is not on this machine")):
+            if content is not None:
+                journal.write_bytes(content)
+            for tool in ("explain_job", "read_curve"):
+                with pytest.raises(Refused, match=words):
+                    call(tools_of(folder), tool, job="vit")
+            assert len(call(tools_of(folder), "list_jobs")["jobs"]) == 1
+            journal.unlink(missing_ok=True)
+        for path in kept:
+            path.rename(path.with_name(path.name.removeprefix("kept-")))
+        assert call(tools_of(folder), "explain_job", job="vit")["seen"] == 2
 
 
 def test_a_fault_of_ours_is_an_error_of_that_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,7 @@ def test_a_session_is_its_users_alone_and_ends_with_the_token(served: tuple[Serv
     _, folder, address = served
     tokens = Tokens(folder)
     ann, eve = (tokens.make(name, rights_of(["see"])) for name in ("ann2", "eve2"))
+    less = tokens.make("ann2", rights_of([]))
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=PATIENCE)
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     connection.request("POST", "/mcp", json.dumps(HANDSHAKE), headers | {"Authorization": f"Bearer {ann}"})
@@ -183,6 +184,11 @@ def test_a_session_is_its_users_alone_and_ends_with_the_token(served: tuple[Serv
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     assert post(address, listing, Authorization=f"Bearer {ann}", Mcp_Session_Id=session)[0] == 200
     assert post(address, listing, Authorization=f"Bearer {eve}", Mcp_Session_Id=session)[0] == 404
+    # Each request has the rights of its own token, not of the one that began the session.
+    jobs = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "list_jobs", "arguments": {}}}
+    for token, sees in ((ann, True), (less, False), (ann, True)):
+        status, said = post(address, jobs, Authorization=f"Bearer {token}", Mcp_Session_Id=session)
+        assert (status, "of-bob" in said) == (200, sees)
     tokens.revoke("ann2")
     assert post(address, listing, Authorization=f"Bearer {ann}", Mcp_Session_Id=session)[0] == 401
 
