@@ -25,7 +25,7 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --upgrade pip
-	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[launch,view,tensorboard,serve,arima,docs,dev]'
+	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[launch,view,tensorboard,serve,mcp,arima,docs,dev]'
 	touch $@
 
 demo: setup

@@ -15,6 +15,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation, Section
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -222,6 +223,64 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 def on_post_build(config: MkDocsConfig, **_: Any) -> None:
-    """Remove what the theme ships and no page uses, so that the site holds nothing that names another host."""
-    for path in Path(config.site_dir).rglob("*.map"):
+    """Remove what the theme ships and no page uses, so that the site holds nothing that names another host.
+
+    Write the files for language models: they need the text of all pages.
+    """
+    site = Path(config.site_dir)
+    for path in site.rglob("*.map"):
         path.unlink()
+    [nav] = _navigation
+    (site / "llms.txt").write_text(llms_text(nav, config))
+    (site / "llms-full.txt").write_text(llms_full_text(nav))
+
+
+# ---------------------------------------------------------------------------------------------------- language models
+
+_navigation: list[Navigation] = []
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Keep the navigation until the text of its pages is known."""
+    _navigation[:] = [nav]
+    return nav
+
+
+def llms_text(nav: Navigation, config: MkDocsConfig) -> str:
+    """Return the pages in the form of https://llmstxt.org: title, summary, and a list of links for each section."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", "",
+             "All pages in one file: [llms-full.txt](llms-full.txt).", "", "## Introduction", ""]  # fmt: skip
+    for item in nav.items:
+        if isinstance(item, Section):
+            lines += ["", f"## {item.title}", ""]
+        pages = item.children if isinstance(item, Section) else [item]
+        lines += [_link(page, config) for page in pages if isinstance(page, Page)]
+    return "\n".join(lines) + "\n"
+
+
+def llms_full_text(nav: Navigation) -> str:
+    """Return the text of all pages, in the order of the navigation."""
+    return "\n".join(f"<!-- {page.url} -->\n\n{(page.markdown or '').strip()}\n" for page in nav.pages)
+
+
+def _link(page: Page, config: MkDocsConfig) -> str:
+    words = first_sentence(page.markdown or "")
+    where = f"{(config.site_url or '').rstrip('/')}/{page.url}".lstrip("/")
+    return f"- [{page.title}]({where})" + (f": {words}" if words else "")
+
+
+def first_sentence(markdown: str) -> str:
+    """Return the first sentence of the running text of a page, without links; empty if it has none.
+
+    Example::
+
+        >>> first_sentence("# Title\\n\\n![A](b.png)\\n\\nSee **[that](c.md#d)**, `e.f`: it\\nworks. And more.")
+        'See that, `e.f`: it works.'
+    """
+    text = re.sub(r"^```.*?^```$|<!--.*?-->", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    for block in re.split(r"\n\s*\n", text):
+        words = " ".join(block.split())
+        if words and not re.match(r"[#|>!<:*-]|\d+\. ", words):
+            plain = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", words.replace("**", ""))
+            return re.split(r"(?<=[.?])\s(?=[A-Z])", plain, maxsplit=1)[0].removesuffix(":")
+    return ""

@@ -30,7 +30,7 @@ KNOWN = {
     "ON_REFUSED": "action while the name of the job is taken: hold, rename or alone",
     # Read by scripts and commands.
     "POOL": "pool to join: auto, local, a folder or host:port; commands also take the address of a page",
-    "TOKEN": "token of a user, for a pool that is named by its https:// address",
+    "TOKEN": "token of a user, for a pool that is named by its https:// address, and for `mcp`",
     "HISTORY": "folder in which the runs of scripts are kept and found without a pool",
     "REQUEUE": "whether the script's Slurm job is requeued when its time is up: yes or no",
     "HOME": "folder of this user's pool",

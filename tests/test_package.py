@@ -47,7 +47,7 @@ ROOMS = (
     "autojoin",
     "testing",
     "cli",
-    "parts.edge_cloud parts.market parts.owners parts.search parts.web",
+    "parts.assistants parts.edge_cloud parts.market parts.owners parts.search parts.web",
     "parts",
     "__main__",
 )

@@ -16,8 +16,9 @@ from lightning_core.bundle.python_form import Training
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
-from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError
+from lightning_core.pool import JobEndedError, NoPoolError, NotOnThisMachineError, Pool, UnknownJobError, following
 from lightning_core.server.clients.socket_client import SocketClient
+from lightning_core.view.log_lines import LogLines
 from tests import socket_servers
 from tests.cli.test_cli import SCRIPT, _home, pool  # noqa: F401
 from tests.tiny import Line, Points
@@ -147,6 +148,42 @@ def test_logs_are_returned(client: Pool) -> None:
     assert next(followed) == "half a line"
     client.cancel("train")
     assert list(followed) == ["four"]
+
+
+def test_the_last_lines_of_a_long_log_are_read_from_its_end(
+    client: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    class Counted(LogLines):
+        def feed(self, data: bytes) -> list[str]:
+            read.append(len(data))
+            return super().feed(data)
+
+    monkeypatch.setattr(following, "LogLines", Counted)
+    monkeypatch.setattr(following, "FIRST_END", 100)
+    log = client.folder / "jobs" / "train" / "log.txt"
+    log.parent.mkdir(parents=True)
+    lines = [f"line {number}" for number in range(10_000)]
+    log.write_text("\n".join(lines))
+    for last in (0, 1, 5, 500, 10**6):
+        assert list(client.logs("train", last=last)) == lines[len(lines) - min(last, len(lines)) :]
+    assert list(client.logs("train")) == lines
+    read.clear()
+    assert list(client.logs("train", last=5)) == lines[-5:]
+    assert sum(read) == 100
+    monkeypatch.setattr(following, "MAX_END", 200)
+    assert 10 < len(list(client.logs("train", last=500))) < 50  # as far as it is read
+
+
+def test_a_curve_is_returned(client: Pool, pool: socket_servers.Pool) -> None:  # noqa: F811
+    found = client.curve("train", 2)
+    assert (found["metric"], found["goal"], found["run"]) == ("batches", 1000.0, 1)
+    assert found["points"][-1]["value"] == 50
+    with pytest.raises(ValueError, match=r"points must be 2 to 10,000, got 1"):
+        client.curve("train", 1)
+    with pytest.raises(UnknownJobError, match="did you mean 'train'"):
+        client.curve("trian")
 
 
 def test_changes_are_yielded_once(client: Pool, pool: socket_servers.Pool) -> None:  # noqa: F811

@@ -395,8 +395,8 @@ def test_the_lock_file_is_complete_and_agrees_with_the_requirements() -> None:
         locked[canonicalize_name(found[1])] = Version(found[2])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(line for extra in ("lightning", "ray", "view", "tensorboard", "serve", "dev")
-                                         for line in extras[extra])]  # fmt: skip
+    of_tests = ("lightning", "ray", "view", "tensorboard", "serve", "mcp", "dev")
+    asked = [*project["dependencies"], *(line for extra in of_tests for line in extras[extra])]
     asked += [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
     for requirement in map(Requirement, asked):
         assert locked[canonicalize_name(requirement.name)] in requirement.specifier, requirement

@@ -99,10 +99,37 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server.shutdown()
 
 
+def test_language_models_find_every_page(tmp_path: Path) -> None:
+    """By the hooks of the build, without the pages that it makes of them."""
+    config_of = pytest.importorskip("mkdocs.config", reason="needs the extra docs").load_config
+    from mkdocs.structure.files import get_files
+    from mkdocs.structure.nav import get_navigation
+
+    config = config_of(str(ROOT / "mkdocs.yml"), plugins=[], site_dir=str(tmp_path))
+    files = config.plugins.run_event("files", get_files(config), config=config)
+    nav = config.plugins.run_event("nav", get_navigation(files, config), config=config, files=files)
+    for page in nav.pages:
+        page.read_source(config)
+    config.plugins.run_event("post_build", config=config)
+    text = (tmp_path / "llms.txt").read_text()
+    title, summary, *_ = [line for line in text.splitlines() if line]
+    assert (title, summary) == ("# lightning_core", f"> {config.site_description}")
+    found = dict(re.findall(r"^- \[[^\]]+\]\(([^)]+)\)(?:: (.+))?$", text, re.MULTILINE))
+    assert list(found) == [page.url for page in nav.pages]
+    assert [url for url, words in found.items() if not words] == ["glossary.html"]  # it is a table
+    assert found["parts/assistants.html"].startswith("An assistant")
+    assert not [words for words in found.values() if "](" in words or "**" in words or words.endswith(":")]
+    whole = (tmp_path / "llms-full.txt").read_text()
+    assert "\n# Glossary\n" in whole
+    assert "## lightning-core mcp" not in text
+    assert "\n## mcp\n" in whole  # of the generated reference of the commands
+
+
 @pytest.mark.nightly
 def test_no_page_loads_anything_from_another_host(site: Site) -> None:
     """Links to other hosts are for readers to follow; a browser loads nothing from them by itself."""
     folder = Path(site.RequestHandlerClass.keywords["directory"])  # type: ignore[attr-defined]
+    assert {"llms.txt", "llms-full.txt"} <= {path.name for path in folder.iterdir()}
     for page in site.pages:
         text = (folder / page).read_text()
         loaded = re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"?((?:https?:)?//[^\" >]+)", text)

@@ -13,13 +13,13 @@ from typing import Any
 from lightning_core.core.control.asks import Ask, Asked, Asker, check_devices, rights_of
 from lightning_core.core.jobs import Job, OnMiss, OnNan, check_term
 from lightning_core.core.limits import Deadline
-from lightning_core.core.names import check_person
+from lightning_core.core.names import check_sender_name
 from lightning_core.core.targets import Target
 
 
 def _check_who(who: str) -> None:
     if who:
-        check_person(who)
+        check_sender_name(who)
 
 
 class Unchanged(Enum):
@@ -41,7 +41,7 @@ class Cancel:
 
     Args:
         job: Name of the job.
-        who: Name of the user who sent it, set by the server; empty if unknown.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown.
     """
 
     job: str
@@ -59,7 +59,7 @@ class Pause:
         job: Name of the job.
         release: Whether its memory is freed too.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
     """
 
     job: str
@@ -80,7 +80,7 @@ class Resume:
     Args:
         job: Name of the job.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
     """
 
     job: str
@@ -99,7 +99,7 @@ class SetDeadline:
         job: Name of the job.
         deadline: Seconds from now; inf for none.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
         from_submission: Whether ``deadline`` counts from the job's submission instead; it may then be past.
 
     Raises:
@@ -139,7 +139,7 @@ class SetDevices:
         devices: Number of devices: the job takes the largest size that it supports and that is not above it. With 0 it
             holds no devices until another number is set. None revokes earlier requests, also for the location.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If the number is negative.
@@ -165,7 +165,7 @@ class SetLocation:
         location: Name of the location, as the pool's settings spell it; empty for any.
         devices: Number of devices that it trains on there, as in :class:`SetDevices`; None leaves it unchanged.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If the number of devices is negative.
@@ -210,7 +210,7 @@ class SetTerms:
         resize_seconds: Seconds that a resize costs.
         spec_sha256: SHA-256 of the text of a new spec.
         by: Sender.
-        who: Name of the user who sent it, set by the server; empty if unknown, or if no user did.
+        who: Who sent it (:func:`.names.sender_name`), set by the server; empty if unknown, or if no user did.
 
     Raises:
         ValueError: If a term is out of its range.

@@ -16,6 +16,11 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECA
 # The name of a user is that of an account of the machine, or one that the pool's owner has chosen.
 PERSON_RULE = "1 to 63 letters, digits, '.', '_', '-', '@', the first a letter, a digit or '_'"
 _PERSON = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,62}")
+# The program through which a user asks, such as that of an assistant.
+PROGRAM_RULE = "1 to 32 letters, digits, '.', '_', '-', the first a letter or digit, and perhaps as much in brackets"
+MAX_PROGRAM_LENGTH = 67
+_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}(?: \([A-Za-z0-9][A-Za-z0-9._-]{0,31}\))?")
+_SENDER = re.compile(rf"(?:{_PERSON.pattern})(?: through {_PROGRAM.pattern})?")
 _SECRET = re.compile(r"api_?key|key|token|secrets?|passw(or)?d|passphrase|credentials?", re.IGNORECASE)
 
 
@@ -65,6 +70,52 @@ def check_person(name: object) -> str:
         ValueError: If it is not; the message has the rule.
     """
     if not is_person(name):
+        raise ValueError(f"invalid name of a person {_ascii(name)}: {PERSON_RULE}")
+    return name
+
+
+def check_program(name: object) -> str:
+    """Return a name after checking that it is valid for a program through which users ask.
+
+    Raises:
+        ValueError: If it is not; the message has the rule.
+
+    Example::
+
+        >>> check_program("mcp (claude-code)")
+        'mcp (claude-code)'
+        >>> check_program("mcp (a) (b)")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: invalid name of a program 'mcp (a) (b)': 1 to 32 letters, digits, ...
+    """
+    if not isinstance(name, str) or not _PROGRAM.fullmatch(name):
+        raise ValueError(f"invalid name of a program {_ascii(name)}: {PROGRAM_RULE}")
+    return name
+
+
+def sender_name(person: str, program: str = "") -> str:
+    """Return who sent a command: a user, and the program through which that user asked.
+
+    Args:
+        person: Name of the user; empty if unknown.
+        program: Name of the program; empty for none.
+
+    Example::
+
+        >>> sender_name("ann"), sender_name("ann", "mcp (claude-code)")
+        ('ann', 'ann through mcp (claude-code)')
+    """
+    return f"{person} through {program}" if person and program else person
+
+
+def check_sender_name(name: object) -> str:
+    """Return what :func:`sender_name` returned, after checking that it is valid.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    if not isinstance(name, str) or not _SENDER.fullmatch(name):
         raise ValueError(f"invalid name of a person {_ascii(name)}: {PERSON_RULE}")
     return name
 

@@ -181,6 +181,8 @@ class Part:
             another form are refused when the job is submitted.
         group: Groups of jobs by their data of the part, such as the folds of a cross-validation. Views show a
             group as one line, and notifications and alerts leave out its jobs; ``status --NAME GROUP`` lists them.
+        submission: Function of a job's data of the part that returns what histories say of its submission, after its
+            terms; an empty text for nothing.
         askers: :class:`~lightning_core.core.control.Rights` of those who ask by commands, such as a program that
             pauses jobs and resumes them, by the name that the commands have as ``by``.
 
@@ -216,6 +218,7 @@ class Part:
     companions: Mapping[str, Companion] = field(default_factory=dict)
     job_data: type[Any] | None = None
     group: Group | None = None
+    submission: Callable[[Mapping[str, Any]], str] | None = None
     askers: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -423,6 +426,20 @@ def group_words(part: str, jobs: Sequence[Any]) -> str:
     if found is None or found.group is None:
         return ""
     return str(guarded(f"the group of {part}", partial(found.group.describe, jobs), str))[:MAX_LINE]
+
+
+def submission_words(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what parts say of the submission of a job; one that raises says so itself.
+
+    Args:
+        data: ``parts`` of the job.
+    """
+    said = []
+    for name in sorted(data):
+        found = _part(name)
+        if found is not None and found.submission is not None:
+            said.append(str(guarded(f"the submission of {name}", partial(found.submission, data[name]), str) or ""))
+    return [words[:MAX_LINE] for words in said if words]
 
 
 def message_class(name: str, family: str) -> type[Any] | None:

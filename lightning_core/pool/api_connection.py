@@ -29,6 +29,8 @@ from lightning_core.server.probe import PoolUnavailableError
 from lightning_core.view.text import clean
 
 API = "/api/v1"
+# Header of the program through which a person asks for a change.
+THROUGH = "Asked-Through"
 # Seconds that a request may take.
 TIMEOUT = 10.0
 # Bytes of an answer: the story of a job of ten thousand moments takes some two million. Characters of an error.
@@ -49,12 +51,13 @@ class ApiConnection:
         url: Address of the pool over HTTP, such as ``https://pool.example.org``.
         token: Token of a person (``lightning-core token new``).
         allow_http: Whether another machine may be spoken to without TLS: all on the way can then read the token.
+        through: Program that asks for the person, which is noted with each change; empty for none.
 
     Raises:
         ValueError: If the address or the token is not what it must be.
     """
 
-    def __init__(self, url: str, token: str, *, allow_http: bool = False) -> None:
+    def __init__(self, url: str, token: str, *, allow_http: bool = False, through: str = "") -> None:
         parts, port = _parts(url)
         self._host, self._is_tls = parts.hostname or "", parts.scheme == "https"
         self._port = port if port is not None else (443 if self._is_tls else 80)
@@ -72,7 +75,7 @@ class ApiConnection:
             )
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError("a token must be printable characters of ASCII without spaces; this one has others")
-        self._token = token
+        self._token, self._through = token, {THROUGH: through} if through else {}
         self._lock = threading.Lock()
         self._connection: HTTPConnection | None = None
 
@@ -89,7 +92,7 @@ class ApiConnection:
             timeout: Seconds that it may take.
             body: Content of the request.
         """
-        headers = {"Content-Type": "application/json", "Request-Id": uuid.uuid4().hex}
+        headers = {"Content-Type": "application/json", "Request-Id": uuid.uuid4().hex, **self._through}
         return self._ask("POST", path, timeout, headers, json.dumps(body, allow_nan=False).encode())
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from lightning_core.bundle.values import exact_duration
 from lightning_core.core.answers import JobForecast, JobStatus, Verdict
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.events import Event
+from lightning_core.core.validation import converted
 from lightning_core.pool.api_connection import ApiConnection, problem_lines
 from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.people import Person
@@ -23,6 +24,7 @@ from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.pool.shapes import CurveAnswer
 
 # Seconds that a request may take which submits a bundle, whose configs are checked first.
 SUBMIT_TIMEOUT = 180.0
@@ -37,17 +39,18 @@ class HttpClient:
         url: Address of the pool over HTTP, such as ``https://pool.example.org``.
         token: Token of a person (``lightning-core token new``).
         allow_http: Whether another machine may be spoken to without TLS: all on the way can then read the token.
+        through: Program that asks for the person, which is noted with each change; empty for none.
 
     Raises:
         ValueError: If the address or the token is not what it must be.
     """
 
-    def __init__(self, url: str, token: str, *, allow_http: bool = False) -> None:
-        self._api = ApiConnection(url, token, allow_http=allow_http)
+    def __init__(self, url: str, token: str, *, allow_http: bool = False, through: str = "") -> None:
+        self._api = ApiConnection(url, token, allow_http=allow_http, through=through)
         self.path = self._api.path
         """Address of the pool."""
 
-    def acting_for(self, person: Person) -> NoReturn:
+    def acting_for(self, person: Person, through: str = "") -> NoReturn:
         """Refuse to speak for another person.
 
         Raises:
@@ -116,6 +119,16 @@ class HttpClient:
                     clean(one["reason"]))
                 for one in body["moments"]
             ]  # fmt: skip
+
+    def curve(self, job: str, points: int) -> CurveAnswer:
+        """Return the reported curve of a job."""
+        from lightning_core.pool.shapes import CurveAnswer
+
+        name, _, run = job.partition("@")
+        body = self._api.get(f"{_path(name)}/curve", run=run or None, limit=points)
+        with self._api.reading():
+            made: CurveAnswer = converted(body, CurveAnswer)
+            return made
 
     def log(self, job: str, last: int | None, ended: Callable[[], bool] | None) -> Iterator[str]:
         """Return the lines of the log of a launched job, of which the last ones come from afar.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lightning_core.core.jobs import Capability
@@ -12,31 +13,48 @@ from lightning_core.pool.pool_errors import AgedOutError, NotOnThisMachineError,
 from lightning_core.run.ageing import aged_out, have_aged_out
 from lightning_core.storage.job_specs import home_of
 from lightning_core.storage.journals.journal import Journal
-from lightning_core.view.why import JobMoment, rows
+
+Sees = Callable[[str], bool]
+"""Tells whether the reader may see the jobs of an owner."""
 
 
-def reasons_of(folder: Path, job: str) -> list[JobMoment]:
-    """Return everything that happened to a job, read from the journal of its pool.
+def anyone(_: str) -> bool:
+    """Return that the jobs of an owner may be seen: the files are the reader's own."""
+    return True
+
+
+def history_of(folder: Path, job: str, sees: Sees = anyone) -> JobHistory:
+    """Return the history of a job, read from the journal of its pool.
+
+    Args:
+        folder: Folder of the pool.
+        job: Name of the job; ``name@1`` for the first one of a name that was used again.
+        sees: Whether the reader may see the jobs of an owner: a name may have been another's before.
 
     Raises:
         NotOnThisMachineError: If the pool is on another machine.
-        UnknownJobError: If the journal has no such job.
+        UnknownJobError: If the journal has no such job that the reader may see.
     """
-    return rows(_history(folder, job).of(job))
+    return find_job(_history(folder, job), job, sees)
 
 
-def log_of(folder: Path, job: str) -> Path:
+def log_of(folder: Path, job: str, sees: Sees = anyone) -> Path:
     """Return the path of the log of a launched job, which may have ended before the pool was last started.
 
     Raises:
         NotOnThisMachineError: If the pool is on another machine, or the job is a script, which prints in its shell.
         AgedOutError: If the job ended so long ago that its log is gone.
-        UnknownJobError: If there is no log, and the journal has no such job.
+        UnknownJobError: If there is no log, and the journal has no such job; or the reader may not see the newest one
+            of its name, whose log it is.
     """
     path = home_of(folder, check_name(job)) / "log.txt"
-    if is_there(path):
+    is_here = is_there(path)
+    if is_here and sees is anyone:
         return path
     history = _history(folder, job)
+    find_job(history, job, sees)
+    if is_here:
+        return path
     if loses_files(history, job) and have_aged_out(folder, job):
         raise AgedOutError(f"{job}: its log has {aged_out(history.settings.keep_ended)}")
     raise NotOnThisMachineError(f"{job} has printed nothing here: a script prints in its own shell")
@@ -54,21 +72,23 @@ def _history(folder: Path, job: str) -> History:
     if not is_there(path):
         raise NotOnThisMachineError(f"{folder} is not on this machine; run this command on the pool's own machine")
     with Journal.open(path, read_only=True) as journal:
-        history = History.read(journal, job)
-    find_job(history, job)
-    return history
+        return History.read(journal, job)
 
 
-def find_job(history: History, job: str) -> JobHistory:
+def find_job(history: History, job: str, sees: Sees = anyone) -> JobHistory:
     """Return the newest job of a name, or with ``name@1`` the first one of that name.
 
     Raises:
-        UnknownJobError: If there is none; the message has the closest name.
+        UnknownJobError: If there is none that the reader may see; the message has the closest name.
     """
     try:
-        return history.of(job)
+        found = history.of(job)
     except KeyError:
-        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, map(history.label, history.jobs))}") from None
+        found = None
+    if found is None or not sees(found.terms.owner):
+        known = (history.label(one) for one in history.jobs if sees(one.terms.owner))
+        raise UnknownJobError(f"no job {job!r}{did_you_mean(job, known)}")
+    return found
 
 
 def is_there(path: Path) -> bool:

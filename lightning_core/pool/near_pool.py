@@ -12,12 +12,13 @@ from lightning_core.core.names import did_you_mean
 from lightning_core.pool.following import follow_log
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.scheduler.summary import best_model
-from lightning_core.server.access.people import Person
+from lightning_core.server.access.people import Person, Right
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.view.why import JobMoment
 
 if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
+    from lightning_core.pool.shapes import CurveAnswer
 
 
 class NearPool:
@@ -31,9 +32,9 @@ class NearPool:
     def __init__(self, client: SocketClient, look: Callable[[], tuple[float, list[JobStatus]]]) -> None:
         self._client, self._look = client, look
 
-    def acting_for(self, person: Person) -> SocketClient:
-        """Return a connection that speaks in the name of a person."""
-        return SocketClient(self._client.path, person)
+    def acting_for(self, person: Person, through: str = "") -> SocketClient:
+        """Return a connection that speaks in the name of a person, who asks through a program."""
+        return SocketClient(self._client.path, person, through=through)
 
     def job_status(self, job: str) -> JobStatus:
         """Return the status of the newest job of a name.
@@ -53,15 +54,23 @@ class NearPool:
 
     def reasons(self, job: str) -> list[JobMoment]:
         """Return everything that happened to a job."""
-        from lightning_core.pool.local_files import reasons_of
+        from lightning_core.pool.local_files import history_of
+        from lightning_core.view.why import rows
 
-        return reasons_of(self._folder, job)
+        return rows(history_of(self._folder, job, self._sees))
+
+    def curve(self, job: str, points: int) -> CurveAnswer:
+        """Return the reported curve of a job."""
+        from lightning_core.pool.api_answers import curve_answer
+        from lightning_core.pool.local_files import history_of
+
+        return curve_answer(history_of(self._folder, job, self._sees), points)
 
     def log(self, job: str, last: int | None, ended: Callable[[], bool] | None) -> Iterator[str]:
         """Yield the lines of a log, as :func:`~lightning_core.pool.following.follow_log` does."""
         from lightning_core.pool.local_files import log_of
 
-        return follow_log(log_of(self._folder, job), last, ended)
+        return follow_log(log_of(self._folder, job, self._sees), last, ended)
 
     def check(self, bundle: BundleSpec) -> None:
         """Find everything that the pool would refuse.
@@ -82,6 +91,14 @@ class NearPool:
         """Launch the jobs of a bundle whose points in time are settled, and return their names."""
         self._client.launch([spec.for_worker(bundle.folder) for spec in bundle.jobs])
         return [spec.job.name for spec in bundle.jobs]
+
+    @property
+    def _sees(self) -> Callable[[str], bool]:
+        """Whether the person for whom it asks may see the jobs of an owner: the pool's files know no rights."""
+        from lightning_core.pool.local_files import anyone
+
+        person = self._client.person
+        return anyone if person is None or person.may(Right.SEE) else person.sees
 
     @property
     def _folder(self) -> Path:

@@ -16,6 +16,8 @@ from lightning_core.core.answers import JobForecast, JobStatus, State
 from lightning_core.core.commands import Cancel, Command, Pause, Resume, SetDeadline, SetDevices
 from lightning_core.core.durations import parse_when, seconds_until
 from lightning_core.core.events import PartEvent
+from lightning_core.core.limits import shown
+from lightning_core.core.names import check_program
 from lightning_core.pool.following import Change, follow_changes
 from lightning_core.pool.http_client import HttpClient
 from lightning_core.pool.job_handle import JobHandle
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from lightning_core.bundle.bundle_file import BundleSpec
     from lightning_core.bundle.pool_section import ExistingPool
     from lightning_core.bundle.python_form import Training
+    from lightning_core.pool.shapes import CurveAnswer
     from lightning_core.scheduler.settings import Settings
 
 T = TypeVar("T")
@@ -67,8 +70,9 @@ class Pool:
 
     @classmethod
     def connect(
-        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False
-    ) -> Self:
+        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False,
+        through: str = "",
+    ) -> Self:  # fmt: skip
         """Connect to a pool.
 
         Args:
@@ -79,44 +83,52 @@ class Pool:
             token: Token of a person, for a page; by default that of ``LIGHTNING_CORE_TOKEN``.
             allow_http: Whether a page on another machine may be asked without TLS, so that all on the way can read
                 the token.
+            through: Name of the program that asks for the user, such as that of an assistant. It is noted with each
+                command, beside the user; empty for none.
 
         Raises:
             NoPoolError: If no pool was named and none is up.
             ConnectionError: If a pool was named and cannot be reached.
-            ValueError: If the address of a page or the token is not what it must be.
+            ValueError: If the address of a page, the token or the name of the program is not what it must be.
         """
-        pool = cls.find(where, patience=patience, token=token, allow_http=allow_http)
+        pool = cls.find(where, patience=patience, token=token, allow_http=allow_http, through=through)
         if pool is None:
             raise NoPoolError("no pool is up; `lightning-core up` brings one up")
         return pool
 
     @classmethod
     def find(
-        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False
-    ) -> Self | None:
+        cls, where: str = AUTO, *, patience: float | None = None, token: str | None = None, allow_http: bool = False,
+        through: str = "",
+    ) -> Self | None:  # fmt: skip
         """Connect to a pool as :meth:`connect` does; return None if none was named and none is up.
 
         Raises:
             ConnectionError: If a pool was named and cannot be reached.
-            ValueError: If the address of a page or the token is not what it must be.
+            ValueError: If the address of a page, the token or the name of the program is not what it must be.
         """
+        through = check_program(through) if through else ""
         where = os.environ.get("LIGHTNING_CORE_POOL") or AUTO if where == AUTO else where
         if is_url(where):
             token = os.environ.get("LIGHTNING_CORE_TOKEN", "") if token is None else token
-            return cls(HttpClient(where, token, allow_http=allow_http), patience)
+            return cls(HttpClient(where, token, allow_http=allow_http, through=through), patience)
         client = connect(where)
-        return None if client is None else cls(client, patience)
+        if client is None:
+            return None
+        client.through = through
+        return cls(client, patience)
 
-    def acting_for(self, person: Person) -> Self:
+    def acting_for(self, person: Person, through: str = "") -> Self:
         """Return a pool that does what a person may do, over a connection of its own, in that person's name.
 
         Args:
             person: The person; the pool grants this to processes of its own account alone.
+            through: Name of the program that asks for that person, as in :meth:`connect`.
 
         Raises:
             NotOnThisMachineError: If the pool is asked from afar.
         """
-        return type(self)(self._asked.acting_for(person), self._patience)
+        return type(self)(self._asked.acting_for(person, through), self._patience)
 
     @property
     def is_far(self) -> bool:
@@ -308,6 +320,23 @@ class Pool:
             NotOnThisMachineError: If the pool is on another machine.
         """
         return self._patiently(partial(self._asked.reasons, job))
+
+    def curve(self, job: str, points: int = 1000) -> CurveAnswer:
+        """Return the reported curve of a job: its metric, the value at which its target is met, and points.
+
+        Args:
+            job: Name of the job; ``name@1`` for the first one of a name that was used again.
+            points: Points at most, evenly spaced, from 2 to 10,000.
+
+        Raises:
+            ValueError: If the number of points is out of its range.
+            NotOnThisMachineError: If the pool is on another machine.
+        """
+        from lightning_core.pool.shapes import MAX_POINTS
+
+        if not 2 <= points <= MAX_POINTS:
+            raise ValueError(f"points must be 2 to {MAX_POINTS:,}, got {shown(points)}")
+        return self._patiently(partial(self._asked.curve, job, points))
 
     def logs(self, job: str, *, last: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a launched job has printed; of a progress bar, what stands there in the end.

@@ -14,7 +14,7 @@ from lightning_core.core.commands import Command, check_sender
 from lightning_core.core.events import Close, Event, PartEvent, Report, WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.limits import MAX_REPORTED_CELLS, shown
-from lightning_core.core.names import check_name, did_you_mean
+from lightning_core.core.names import check_name, check_program, did_you_mean, sender_name
 from lightning_core.core.parts import all_parts, check_job_data, message_class
 from lightning_core.core.protocols import AccessRefusedError, DeviceNotSharedError
 from lightning_core.core.validation import MAX_INTEGER, checked, converted
@@ -142,7 +142,7 @@ class Calls:
                 incarnation = checked(args["incarnation"], int | None)
                 return partial(pool.join, job, device, incarnation, connection.number, person)
             case "event":
-                event = _event(args["event"], person)
+                event = _event(args["event"], person, _program(body))
                 if isinstance(event, Report):
                     return partial(_report, pool, event, connection.number, person)
                 return partial(_directive, pool.event, event, connection.number, person)
@@ -182,6 +182,11 @@ def _person(body: Mapping[str, Any], connection: ClientConnection) -> Person:
     return person_from_dict(body["person"])
 
 
+def _program(body: Mapping[str, Any]) -> str:
+    """Return the program through which a person asks; empty for none. It gives no rights: it is only noted."""
+    return check_program(body["through"]) if "through" in body else ""
+
+
 def _name(args: Mapping[str, Any]) -> str:
     return check_name(checked(args["job"], str))
 
@@ -217,7 +222,7 @@ def _taken_specs(connection: ClientConnection, person: Person) -> list[Any]:
     ]
 
 
-def _event(text: Any, person: Person) -> Event:
+def _event(text: Any, person: Person, program: str) -> Event:
     if not isinstance(text, str):
         raise ValueError(f"an event must be a text of JSON, got {type(text).__name__}")
     json_limits.check(text)
@@ -236,7 +241,7 @@ def _event(text: Any, person: Person) -> Event:
         check_name(event.job)
     if isinstance(event, Command):
         check_sender(event)
-        event = replace(event, who=person.name)
+        event = replace(event, who=sender_name(person.name, program))
     if isinstance(event, Report) and len(event.cells) > MAX_REPORTED_CELLS:
         raise ValueError(f"a report must have at most {MAX_REPORTED_CELLS:,} cells, got {len(event.cells):,}")
     return event

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
-from lightning_core.core.parts import group_of
+from lightning_core.core.parts import group_of, submission_words
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import STARTS, total_words
 from lightning_core.view.job_line import company_words
@@ -143,4 +143,4 @@ def _terms(job: JobHistory) -> str:
         parts.append(f"{first.min_devices} to {first.max_devices} devices")
     if first.memory is not None:
         parts.append(f"{format_bytes(first.memory)} of memory")
-    return clean(", ".join(parts))
+    return clean(", ".join([*parts, *submission_words(first.parts)]))

@@ -126,7 +126,7 @@ def test_an_unknown_command_prints_the_usage(words: list[str], capsys: pytest.Ca
 COMMANDS = ("init",
             "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "devices", "pause",
             "resume", "cancel", "tell", "simulate", "market", "place", "history", "replay", "report", "token", "serve",
-            "search")  # fmt: skip
+            "search", "mcp")  # fmt: skip
 
 
 def test_every_command_has_its_help(capsys: pytest.CaptureFixture[str]) -> None:

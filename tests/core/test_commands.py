@@ -25,6 +25,7 @@ from lightning_core.core.commands import (
 from lightning_core.core.control import Asker
 from lightning_core.core.events import Submit
 from lightning_core.core.jobs import Capability, Job, OnMiss, OnNan
+from lightning_core.core.names import check_program, sender_name
 from lightning_core.core.targets import BatchTarget, LossTarget
 from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler
@@ -94,6 +95,7 @@ def test_the_command_between_two_versions_of_a_job_names_what_differs() -> None:
         (Pause("a", who="ann"), "paused by ann"),
         (SetDevices("a", 0, who="ann"), "holds no devices at the request of ann"),
         (Cancel("a", "ann"), "cancelled by ann"),
+        (Cancel("a", "ann through mcp (claude-code)"), "cancelled by ann through mcp (claude-code)"),
         (SetLocation("a", "edge", 0, OPERATOR), "holds no devices at the request of the operator"),
     ],
 )
@@ -125,6 +127,18 @@ def test_a_name_that_is_none_of_a_person_is_refused(who: str) -> None:
         Cancel("a", who)
     with pytest.raises(ValueError, match="invalid name of a person"):
         replace(JOB, owner=who)
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["", "mcp ", "mcp (a) (b)", "mcp ()", "mcp (a", "-rf", "a b", "x" * 33, f"mcp ({'x' * 33})", "m\u0441p", "a\n"],
+)
+def test_a_name_that_is_none_of_a_program_is_refused(program: str) -> None:
+    with pytest.raises(ValueError, match="invalid name of a program"):
+        check_program(program)
+    with pytest.raises(ValueError, match="invalid name of a person"):
+        Cancel("a", f"ann through {program}")
+    assert sender_name("", "mcp") == ""  # without a person there is none for whom a program could ask
 
 
 def test_a_reason_names_the_one_who_has_its_way() -> None:
@@ -181,6 +195,7 @@ def test_every_command_goes_through_the_journal() -> None:
         SetDevices("a", 0, who="ann"),
         SetLocation("a", "edge", who="ann"),
         SetTerms("a", weight=2.0, who="ann"),
+        Pause("a", who=sender_name("x" * 63, f"{'y' * 32} ({'z' * 32})")),
     ]
     for command in commands:
         assert decode_event(encode_event(command)) == command

@@ -36,6 +36,7 @@ from lightning_core.storage.job_specs import check
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.view.group_lines import group_lines, groups_of, is_listed
+from lightning_core.view.why import rows
 from tests.builders import spec
 
 from .conftest import forget
@@ -167,6 +168,25 @@ def test_a_part_that_fails_to_group_costs_the_line_alone(quiet: Path) -> None:
     assert parts.group_words("gone", []) == ""
     unregister("broken")
     unregister("mute")
+
+
+def test_a_part_says_how_a_job_was_submitted(host: Host, tmp_path: Path) -> None:
+    """In its histories, also of a job that has ended; one that fails says so."""
+
+    def fail(what: Any) -> str:
+        raise KeyError("no form")
+
+    register("form", Part(submission=lambda data: f"by form {data['number']}"))
+    register("broken", Part(submission=fail))
+    register("mute", Part(submission=lambda data: ""))
+    form = {"form": {"number": 7}, "broken": {}, "mute": {}, "gone": {}}
+    host.handle(Submit((Job("d", 600.0, BatchTarget(1000), parts=form), Job("e", 600.0, BatchTarget(1000)))))
+    with Journal.open(tmp_path / "journal.db", read_only=True) as journal:
+        history = History.read(journal)
+    told = [rows(history.of(name))[0].reason for name in ("d", "e")]
+    assert told == ["1000 batches, deadline 10m, KeyError: 'no form', by form 7", "1000 batches, deadline 10m"]
+    for name in ("form", "broken", "mute"):
+        unregister(name)
 
 
 # ---------------------------------------------------------------------------------------------------------- askers

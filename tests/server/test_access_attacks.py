@@ -92,6 +92,22 @@ def test_a_command_that_claims_to_be_a_controllers_is_refused(pool: Pool, line: 
     assert not status(pool, "a").paused
 
 
+def test_a_program_is_noted_beside_its_user_and_gives_no_rights(pool: Pool, line: Line) -> None:
+    line(request("launch", person("ann", "submit"), specs=[spec("a")]))
+    pause = encode_event(Pause("a", who="bob"))
+
+    def through(program: object, who: Person) -> dict[str, Any]:
+        body = json.loads(request("event", who, event=pause)) | {"through": program}
+        return line(json.dumps(body).encode() + b"\n")
+
+    for program in (None, "", 7, ["mcp"], "ann", "\x1b[2J", "mcp (a) (b)", "a through b", "x" * 10**5):
+        answer = through(program, person("ann", "steer-own"))
+        assert ("refused" in answer) == (program != "ann"), program
+    assert str(status(pool, "a").grant_reason) == "paused by ann through ann"
+    assert "eve needs the right steer-all" in through("mcp", person("eve", "see"))["refused"]
+    assert "no job 'a'" in through("ann", person("eve", "steer-own"))["refused"]
+
+
 @pytest.mark.parametrize("owner", TYPES_OF_OWNERS)
 def test_an_owner_beside_the_job_of_a_spec_or_a_request_means_nothing(pool: Pool, line: Line, owner: object) -> None:
     ann = person("ann", "submit")

@@ -61,7 +61,7 @@ class WebApp:
         self._assets, self._takes_bundles = read_assets(), allow_submit
         self.frame = Frame(self._assets, self.folder.name, self._links)
         self.entrance = Entrance(visitors, watch, self.frame, https=https, cookie=cookie)
-        steering = JobControls(pool, watch)
+        steering = JobControls(watch)
         self.submission = Submission(pool, watch, allowed=allow_submit)
         jobs = JobRoutes(self.entrance, watch, self.history, steering, self.drawing, self.frame, self.folder)
         api = ApiRoutes(self.entrance, pool, Sources(self.folder, self.history, steering, self.submission))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 
 import uvicorn
 
-from lightning_core.parts.web.authenticators import Authenticators
 from lightning_core.parts.web.pool_watch import PoolWatch
 from lightning_core.parts.web.visitors import Visitors, account, reader
 from lightning_core.parts.web.web_app import WebApp
@@ -18,6 +17,7 @@ from lightning_core.pool.local_files import is_there
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import NotOnThisMachineError
 from lightning_core.server.access.accounts import account_of
+from lightning_core.server.access.authenticators import Authenticators
 
 # Connections and seconds of an idle one; seconds that open pages have to end when the server ends.
 MAX_CONNECTIONS, KEEP_ALIVE, SHUTDOWN = 1000, 20, 2

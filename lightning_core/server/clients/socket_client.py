@@ -124,14 +124,17 @@ class SocketClient:
         person: Person for whom it speaks, which the pool grants to processes of its own account alone; None for the
             account of this process.
         pool: Name of the pool that it keeps when it is restarted with another socket; the socket's path by default.
+        through: Program that asks for that person, which is noted with each command; empty for none.
     """
 
-    def __init__(self, path: Path, person: Person | None = None, pool: str = "") -> None:
+    def __init__(self, path: Path, person: Person | None = None, pool: str = "", through: str = "") -> None:
         self._pool = pool or str(path)
         self.path = path
         """Path of the pool's socket."""
         self.person = person
         """Person for whom it speaks; None for the account of this process."""
+        self.through = through
+        """Program that asks for that person; empty for none."""
         self.report_period = 0.0
         self._lock = threading.RLock()
         self._link: SocketLink | None = None
@@ -224,6 +227,8 @@ class SocketClient:
                 request = {"id": number, "protocol": PROTOCOL, "call": call, "args": args}
                 if self.person is not None:
                     request["person"] = self.person.to_dict()
+                if self.through:
+                    request["through"] = self.through
                 link = self._link = self._link or SocketLink(connect(self.path, CALL_TIMEOUT))
                 link.send(json.dumps(request, separators=(",", ":")).encode() + b"\n")
             answer: dict[str, Any] = link.receive(number, patience)

@@ -227,6 +227,15 @@ def test_a_reader_changes_nothing(page: Page) -> None:
     assert not program(page).get(f"{API}/jobs/vit").json()["paused"]
 
 
+def test_the_program_of_a_request_is_noted_beside_its_user(page: Page) -> None:
+    client = program(page, "of-bob")
+    for name in ("", "a b c", "mcp (a) (b)", "x" * 10**4):
+        refused = client.post(f"{API}/jobs/gru/pause", json={}, headers={"asked-through": name})
+        assert (refused.status_code, "invalid name of a program" in refused.text) == (400, True)
+    assert client.post(f"{API}/jobs/gru/pause", json={}, headers={"asked-through": "mcp (cursor)"}).status_code == 200
+    assert client.get(f"{API}/jobs/gru").json()["grant_reason"] == "paused by bob through mcp (cursor)"
+
+
 def test_a_request_that_is_sent_again_is_done_once(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_core.cluster.config_checker.ask", lambda *_: [])
     client, again = program(page), {"request-id": "1"}

@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.core.parts import Part, later, register, unregister
 from lightning_core.parts.owners.tokens import Tokens
-from lightning_core.parts.web.authenticators import Authenticators
+from lightning_core.server.access.authenticators import Authenticators
 from lightning_core.server.access.people import ALL_RIGHTS, POOL, Person, Right
 
 BOB = Person("bob", frozenset({Right.SEE}))

@@ -16,18 +16,19 @@ from starlette.routing import Match, Route
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.core.limits import shown
-from lightning_core.core.names import is_name
+from lightning_core.core.names import check_program, is_name
 from lightning_core.core.validation import check_bounds, converted
 from lightning_core.parts.web.api.endpoints import ENDPOINTS, VERSION, CheckedRequest, Endpoint, Sources
 from lightning_core.parts.web.api.error_answers import PREFIX, error_answer
 from lightning_core.parts.web.api.openapi import document
 from lightning_core.parts.web.api.repeats import HEADER, Repeats
-from lightning_core.parts.web.api.shapes import BundleText
 from lightning_core.parts.web.drawing import Drawing
 from lightning_core.parts.web.entrance import Entrance
 from lightning_core.parts.web.refusals import REFUSALS, refusal
 from lightning_core.parts.web.submission import problems_of
+from lightning_core.pool.api_connection import THROUGH
 from lightning_core.pool.pool import Pool
+from lightning_core.pool.shapes import BundleText
 from lightning_core.server import json_limits
 from lightning_core.server.access.people import Person
 
@@ -100,10 +101,11 @@ class ApiRoutes:
         if "{name}" in endpoint.path and not is_name(name):
             raise HTTPException(404, "there is no job of that name")
         query = converted(dict(request.query_params), endpoint.query, texts=True)
+        through = check_program(program) if (program := request.headers.get(THROUGH)) is not None else ""
         body = read_body(endpoint.body, await _json_of(request))
 
         def run() -> Any:
-            with self._pool.acting_for(person) as acting:
+            with self._pool.acting_for(person, through) as acting:
                 return endpoint.run(self._sources, CheckedRequest(person, acting, name, query, body))
 
         if endpoint.method == "GET":

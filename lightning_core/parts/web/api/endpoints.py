@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
-
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.limits import shown
 from lightning_core.history.job_history import JobHistory
-from lightning_core.parts.web.api import shapes
 from lightning_core.parts.web.pages.job_pages import log_tail
 from lightning_core.parts.web.status_rows import key_of
+from lightning_core.pool import shapes
+from lightning_core.pool.api_answers import curve_answer, moment_entry, pool_answer
 from lightning_core.pool.pool import Pool
 from lightning_core.pool.pool_errors import UnknownJobError
 from lightning_core.server.access.people import Person, Right
-from lightning_core.server.discovery import kind_of
 from lightning_core.view.job_entry import JobEntry, job_entry
 from lightning_core.view.why import rows
 
@@ -121,16 +119,8 @@ class Endpoint:
 
 
 def _pool(sources: Sources, asked: CheckedRequest) -> shapes.PoolAnswer:
-    about, person = asked.pool.about(), asked.person
-    return {
-        "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
-        "devices": about["devices"], "unavailable": about["unavailable"],
-        "manager_silent": about["manager_silent"], "settings": about["settings"],
-        "failed": about["failed"], "controllers": about["controllers"], "shares": about["shares"],
-        "waiting": about["waiting"],
-        "person": {"name": person.name, "rights": [right for right in Right if right in person.rights]},
-        "takes_bundles": sources.submission.allows(person),
-    }  # fmt: skip
+    takes_bundles = sources.submission.allows(asked.person)
+    return pool_answer(asked.pool.about(), asked.person, takes_bundles=takes_bundles)
 
 
 def _jobs(sources: Sources, asked: CheckedRequest) -> shapes.JobsAnswer:
@@ -157,28 +147,13 @@ def _forecast(_: Sources, asked: CheckedRequest) -> shapes.ForecastAnswer:
 
 
 def _curve(sources: Sources, asked: CheckedRequest) -> shapes.CurveAnswer:
-    def read(job: JobHistory) -> shapes.CurveAnswer:
-        curve, limit = job.curve(), asked.query.limit
-        kept = np.unique(np.linspace(0, max(len(curve) - 1, 0), min(limit, len(curve))).round().astype(int))
-        points = (curve[kept] - [job.submitted, 0.0]).tolist()
-        return {
-            "run": job.run_number, "metric": job.job.target.quantity, "goal": job.goal, "seen": len(curve),
-            "points": [{"time": time, "value": value} for time, value in points],
-        }  # fmt: skip
-
-    return _of_history(sources, asked, read)
+    return _of_history(sources, asked, lambda job: curve_answer(job, asked.query.limit))
 
 
 def _story(sources: Sources, asked: CheckedRequest) -> shapes.StoryAnswer:
     def read(job: JobHistory) -> shapes.StoryAnswer:
         found = rows(job)
-        moments: list[shapes.Moment] = [
-            {
-                "time": row.time, "what": row.what, "share": row.share, "reason": row.reason,
-                "devices": None if row.devices is None else list(row.devices),
-            }
-            for row in found[-asked.query.limit :]
-        ]  # fmt: skip
+        moments = list(map(moment_entry, found[-asked.query.limit :]))
         return {"run": job.run_number, "seen": len(found), "moments": moments}
 
     return _of_history(sources, asked, read)
@@ -211,7 +186,7 @@ def _counters(_: Sources, asked: CheckedRequest) -> dict[str, Any]:
 
 def _steer(action: str) -> Answer:
     def run(sources: Sources, asked: CheckedRequest) -> shapes.Done:
-        return {"words": sources.steering.ask(asked.person, asked.name, action, asked.body)}
+        return {"words": sources.steering.ask(asked.pool, asked.name, action, asked.body)}
 
     return run
 

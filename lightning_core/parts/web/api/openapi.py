@@ -8,9 +8,11 @@ from typing import Any
 
 from msgspec.json import schema_components
 
+from lightning_core.core.names import MAX_PROGRAM_LENGTH
 from lightning_core.parts.web.api.endpoints import ENDPOINTS, VERSION, Endpoint
 from lightning_core.parts.web.api.repeats import HEADER, MAX_ID
-from lightning_core.parts.web.api.shapes import ErrorAnswer, Nothing
+from lightning_core.pool.api_connection import THROUGH
+from lightning_core.pool.shapes import ErrorAnswer, Nothing
 
 Schema = dict[str, Any]
 DESCRIPTION = (
@@ -19,6 +21,7 @@ DESCRIPTION = (
     "get further keys; none is taken away, and none changes its meaning."
 )
 REPEATED = "Id of this request, of your choice. A request that is sent again under the same id is done once."
+PROGRAM = "Name of the program through which the user asks, which is noted with a command: `assistant`."
 
 
 def document() -> Schema:
@@ -77,6 +80,7 @@ def _parameters(endpoint: Endpoint) -> Iterator[Schema]:
         yield _parameter(name, "query", words, named.get(kind.get("$ref"), kind))
     if endpoint.method == "POST":
         yield _parameter(HEADER, "header", REPEATED, {"type": "string", "maxLength": MAX_ID})
+        yield _parameter(THROUGH, "header", PROGRAM, {"type": "string", "maxLength": MAX_PROGRAM_LENGTH})
 
 
 def _parameter(name: str, place: str, words: str, schema: Schema) -> Schema:
