@@ -120,6 +120,9 @@ def test_nothing_in_the_site_s_sources_loads_from_another_host() -> None:
 # ---------------------------------------------------------------------------------------------------- code
 
 
+JOINS = re.compile(r"Core\w*Callback\(|track\(|lightning_core\.testing\.")
+
+
 @pytest.mark.parametrize(("where", "text"), blocks("python"), ids=name_of_block)
 def test_python_compiles_and_its_imports_exist(where: str, text: str) -> None:
     compile(text, where, "exec")
@@ -129,7 +132,11 @@ def test_python_compiles_and_its_imports_exist(where: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("where", "text"),
-    [block for block in blocks("python") if "CoreCallback(" in block[1] or "lightning_core.testing." in block[1]],
+    [
+        block
+        for block in blocks("python")
+        if re.search(r"Core\w*Callback\(|track\(|lightning_core\.testing\.", block[1])
+    ],
     ids=name_of_block,
 )
 def test_python_with_a_callback_or_a_suite_runs(
@@ -215,7 +222,7 @@ def test_every_conformance_suite_is_in_the_guide() -> None:
     text = (DOCS / "how-to" / "plug-in.md").read_text()
     # The one of pruners is in the guide of searches.
     suites = [name for name in sources() if name.endswith("_conformance") and "pruner" not in name]
-    assert len(suites) == 7
+    assert len(suites) == 8
     assert [name for name in suites if f"from {name} import" not in text] == []
 
 

@@ -200,6 +200,12 @@ def _checkpoint_of(trainer: pl.Trainer) -> str:
     return path
 
 
+CANNOT_OF_TRANSFORMERS: Mapping[str, str] = {
+    "exception": FabricHooks.cannot["exception"],
+    "interrupt": FabricHooks.cannot["interrupt"],
+}
+
+
 def loops() -> Iterator[Any]:
     """Yield each loop, but for that of transformers, which takes seconds to import."""
     yield from (PlainBatches(), PlainSteps(), FabricTracked(), FabricHooks(), LightningTrainer())

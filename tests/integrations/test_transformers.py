@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from lightning_core.core.targets import parse_target
 from lightning_core.integrations.transformers import CoreTrainerCallback
 from lightning_core.testing.loop_conformance import LOOP_CHECKS, NAME, Exercise, ScriptedScheduler, scheduled
-from tests.integrations.loops import HOUR, Taught
+from tests.integrations.loops import CANNOT_OF_TRANSFORMERS, HOUR, Taught
 
 
 class TaughtModel(torch.nn.Module):
@@ -55,10 +54,7 @@ class HuggingFace:
     """The Trainer of transformers."""
 
     metric = "eval_acc"
-    cannot: Mapping[str, str] = {
-        "exception": "no hook is called when a training raises: it is reported when the process ends",
-        "interrupt": "no hook is called when a training raises: it is reported when the process ends",
-    }
+    cannot = CANNOT_OF_TRANSFORMERS
 
     def train(self, exercise: Exercise, target: str, state: Any = None, **terms: Any) -> Any:
         values = iter(exercise.evaluations)
