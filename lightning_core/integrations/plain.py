@@ -214,9 +214,9 @@ class Run:
             metrics: LoopMetrics by name: numbers, or tensors of one element.
         """
         training = self._begin()
-        self._values.newest.update(metrics)
-        self._values.has_validation = True
         if training is not None and training.batches:  # before the first batch there is nothing to forecast from
+            self._values.newest.update(metrics)
+            self._values.has_validation = True
             training.evaluate()
 
     @property
