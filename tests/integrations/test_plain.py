@@ -225,6 +225,32 @@ def test_a_validation_takes_turns(tmp_path: Path) -> None:
     arbiter.close()
 
 
+def loader_that_waits(at: int, seconds: float) -> Iterator[int]:
+    for number in range(60):
+        if number == at:
+            time.sleep(seconds)
+        yield number
+
+
+@pytest.mark.parametrize(
+    ("where", "is_a_hang"), [("loader", True), ("batch", True), ("between epochs", False), ("after break", False)]
+)
+def test_what_hangs_is_a_wait_for_the_loader_or_a_batch(where: str, is_a_hang: bool) -> None:
+    client = ScriptedScheduler()
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0", hang=0.05) as run:
+        for number in run.batches(loader_that_waits(40 if where == "loader" else -1, 1.5)):
+            run.log(loss=1.0)
+            if number == 40 and where == "batch":
+                time.sleep(1.5)
+            if number == 40 and where == "after break":
+                break
+        if where in ("between epochs", "after break"):
+            time.sleep(1.5)
+        for _ in run.batches(range(20)):
+            run.log(loss=1.0)
+    assert any(report.hang is not None for report in client.reports) == is_a_hang
+
+
 def test_losses_may_be_of_any_kind_of_number() -> None:
     import numpy as np
     import torch
