@@ -30,7 +30,7 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from lightning_core.cli.machine_checks import Machine, examine
+    from lightning_core.cli.machine_checks import ThisMachine, examine
     from lightning_core.cli.pool_file import read_pool_file
     from lightning_core.node.checks.limit_checks import PoolSize
 
@@ -39,7 +39,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     except ValueError:  # a pool is named by its address, which a check says
         folder = home()
     wanted = read_pool_file(None, None, None)  # what `up` takes alone
-    findings = examine(Machine(folder, PoolSize(wanted.devices, wanted.resident), wanted.kind))
+    findings = examine(ThisMachine(folder, PoolSize(wanted.devices, wanted.resident), wanted.kind))
     if arguments.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
@@ -83,11 +83,9 @@ def table(findings: Sequence[Finding]) -> Table:
     made.add_column(no_wrap=True)
     made.add_column()
     for finding in findings:
-        style = STYLES[finding.severity]
-        lines = [Text(clean(finding.found))]
-        if finding.remedy:
-            lines.append(Text(f"-> {clean(finding.remedy)}", style="bold"))
-        made.add_row(Text(finding.severity, style=style), Text(finding.name), Group(*lines))
+        lines = [Text(clean(line)) for line in (finding.found, finding.remedy and f"-> {finding.remedy}") if line]
+        name = Text(finding.name, style="bold" if finding.remedy else "")
+        made.add_row(Text(finding.severity, style=STYLES[finding.severity]), name, Group(*lines))
     return made
 
 

@@ -16,6 +16,7 @@ from lightning_core.bundle.preflight import gpus_here, room_warnings
 from lightning_core.cluster.ray_head import HeadError, new_temp_folder
 from lightning_core.cluster.remains import remains
 from lightning_core.node.checks import disk_checks, gpu_checks, limit_checks, package_checks, system_checks
+from lightning_core.node.checks.disk_checks import disk_of, is_read_only, nearest
 from lightning_core.node.checks.findings import Finding, Severity, error, note, ok, warning
 from lightning_core.node.checks.gpu_checks import GpuReading
 from lightning_core.node.checks.limit_checks import PoolSize
@@ -30,12 +31,12 @@ from lightning_core.server.probe import TOKEN_FILE, PoolUnavailableError, token_
 from lightning_core.server.ray_settings import OBJECT_STORE_BYTES
 from lightning_core.storage.journals.anchor import boot_id, read_anchor, since_boot
 from lightning_core.storage.private_files import check_private
-from lightning_core.variables import NETWORK_DISK, allows_network_disk, is_disabled, run_history, unknown
+from lightning_core.variables import PREFIX, allows_network_disk, is_disabled, run_history, unknown
 
 ROOT = Path("/")
 
 
-class Machine:
+class ThisMachine:
     """This machine and the pool that it is checked for; what takes long to read is read once.
 
     Args:
@@ -102,13 +103,14 @@ def clocks() -> ClockReading:
 # ------------------------------------------------------------------------------------------------ of this installation
 
 
-def _variables(machine: Machine) -> Finding:
+def _variables(machine: ThisMachine) -> Finding:
     environment = machine.environment
+    words = unknown(environment)
     try:
         allows_network_disk(environment)
     except ValueError as problem:
-        return error("variables", str(problem), f"set {NETWORK_DISK} to yes or no, or unset it")
-    if words := unknown(environment):
+        return error("variables", "; ".join([str(problem), *words]), "correct these variables, or unset them")
+    if words:
         return warning("variables", "; ".join(words), "correct the name, or unset it")
     if is_disabled(environment):
         found = "LIGHTNING_CORE_DISABLE is set: no Trainer reports to a pool, and none has a deadline"
@@ -117,13 +119,11 @@ def _variables(machine: Machine) -> Finding:
     if is_address(pool) or is_url(pool):
         found = f"LIGHTNING_CORE_POOL={pool}: commands and scripts use that pool, and none on this machine"
         return note("variables", found, "unset LIGHTNING_CORE_POOL to use a pool of this machine")
-    named = sorted(
-        name for name in environment if name.startswith("LIGHTNING_CORE_") and name != "LIGHTNING_CORE_TOKEN"
-    )
+    named = sorted(name for name in environment if name.startswith(PREFIX) and name != f"{PREFIX}TOKEN")  # a secret
     return ok("variables", ", ".join(f"{name}={environment[name]}" for name in named) or "none is set")
 
 
-def _processes(machine: Machine) -> Finding:
+def _processes(machine: ThisMachine) -> Finding:
     limit, _ = getrlimit(RLIMIT_NPROC)
     is_limited = limit != RLIM_INFINITY and os.geteuid() != 0  # the kernel does not count root's
     return limit_checks.check_processes(machine.size, limit if is_limited else None, ROOT, os.getpid())
@@ -132,8 +132,8 @@ def _processes(machine: Machine) -> Finding:
 # ------------------------------------------------------------------------------------------------------ of the folder
 
 
-def _pool_folder(machine: Machine) -> Finding:
-    folder, there = machine.folder, disk_checks.nearest(machine.folder)
+def _pool_folder(machine: ThisMachine) -> Finding:
+    folder, there = machine.folder, nearest(machine.folder)
     elsewhere = "use another folder: lightning-core up --folder DIR, or LIGHTNING_CORE_HOME=DIR for all commands"
     try:
         check_private(folder)
@@ -144,31 +144,32 @@ def _pool_folder(machine: Machine) -> Finding:
     if not there.is_dir():
         return error("pool-folder", f"{folder}: {there} is not a folder", elsewhere)
     if not os.access(there, os.W_OK | os.X_OK):
-        mine = f"make {there} writable for this user" if there == folder else f"make {folder} as a user who may"
-        return error("pool-folder", f"{folder}: this user cannot write to {there}", f"{mine}, or {elsewhere}")
+        why = "is on a read-only file system" if is_read_only(there) else "cannot be written to by this user"
+        remedy = f"let its owner make {folder} for this user, or {elsewhere}"
+        return error("pool-folder", f"{folder}: {there} {why}", elsewhere if is_read_only(there) else remedy)
     return ok("pool-folder", f"{folder}{'' if there == folder else ', which `up` will make'}")
 
 
-def _journal_disk(machine: Machine) -> Finding:
+def _journal_disk(machine: ThisMachine) -> Finding:
     try:
         allowed = allows_network_disk(machine.environment)
     except ValueError:
         allowed = False
-    mount = disk_checks.disk_of(machine.folder)
+    mount = disk_of(machine.folder)
     return disk_checks.check_journal_disk(machine.folder, mount, shared=machine.is_joined, allowed=allowed)
 
 
-def _disk_space(machine: Machine) -> Finding:
-    there = disk_checks.nearest(machine.folder)
+def _disk_space(machine: ThisMachine) -> Finding:
+    there = nearest(machine.folder)
     return disk_checks.check_disk_space(there, room_warnings(there))
 
 
-def _history_disk(machine: Machine) -> Finding | None:
+def _history_disk(machine: ThisMachine) -> Finding | None:
     folder = run_history(machine.environment)
-    return disk_checks.check_history_disk(folder, None if folder is None else disk_checks.disk_of(folder.absolute()))
+    return disk_checks.check_history_disk(folder, None if folder is None else disk_of(folder.absolute()))
 
 
-def _temporary_folder(machine: Machine) -> Finding:
+def _temporary_folder(machine: ThisMachine) -> Finding:
     shorter = "set TMPDIR to a folder with a short path on a local disk"
     try:
         temp = new_temp_folder()
@@ -183,14 +184,14 @@ def _temporary_folder(machine: Machine) -> Finding:
         return error("temporary-folder", found, shorter)
     finally:
         shutil.rmtree(temp, ignore_errors=True)
-    mount = disk_checks.disk_of(temp.parent)
+    mount = disk_of(temp.parent)
     if mount is not None and mount.is_on_network:
         found = f"{temp.parent} is on {mount.kind}, a network disk: Ray is slow there"
         return warning("temporary-folder", found, shorter)
     return ok("temporary-folder", f"{temp.parent}")
 
 
-def _pool(machine: Machine) -> Finding:
+def _pool(machine: ThisMachine) -> Finding:
     folder = machine.folder
     try:
         head = read_head(folder)
@@ -204,7 +205,7 @@ def _pool(machine: Machine) -> Finding:
     return note("pool", found, "lightning-core up: it removes what is left, and jobs that have not ended resume")
 
 
-def _clock(machine: Machine) -> Finding:
+def _clock(machine: ThisMachine) -> Finding:
     anchor = read_anchor(machine.folder / "journal.db")
     last = None
     if anchor is not None and anchor.wall:
@@ -222,7 +223,7 @@ def _said(name: str, problem: Exception, remedy: str) -> Finding:
 # ------------------------------------------------------------------------------------------------------------- of Ray
 
 
-def _ray_token(machine: Machine) -> Finding:
+def _ray_token(machine: ThisMachine) -> Finding:
     environment = machine.environment
     mode = environment.get("RAY_AUTH_MODE") or "token"
     if mode.lower() != "token":
@@ -250,7 +251,7 @@ def _ray_token(machine: Machine) -> Finding:
     )
 
 
-def _remains(machine: Machine) -> Finding:
+def _remains(machine: ThisMachine) -> Finding:
     if not (left := remains()):
         return ok("remains", f"none of ended pools in {tempfile.gettempdir()}")
     folders = " ".join(map(str, left))
@@ -261,44 +262,44 @@ def _remains(machine: Machine) -> Finding:
 # ----------------------------------------------------------------------------------------------------------- of GPUs
 
 
-def _gpus(machine: Machine) -> Finding:
+def _gpus(machine: ThisMachine) -> Finding:
     visible = machine.environment.get("CUDA_VISIBLE_DEVICES")
     reading = machine.reading if machine.has_gpus else GpuReading(())
     return gpu_checks.check_presence(machine.visible_gpus, visible, reading, gpu_checks.device_files())
 
 
-def _gpu_mode(machine: Machine) -> Finding | None:
+def _gpu_mode(machine: ThisMachine) -> Finding | None:
     shared = machine.size.workers > machine.size.devices
     return _of_gpus(
         machine, lambda gpus: gpu_checks.check_compute_mode(gpus, is_shared=shared, has_mps=machine.mps is not None)
     )
 
 
-def _mig(machine: Machine) -> Finding | None:
+def _mig(machine: ThisMachine) -> Finding | None:
     visible = machine.environment.get("CUDA_VISIBLE_DEVICES")
     return _of_gpus(machine, lambda gpus: gpu_checks.check_mig(gpus, lambda: gpu_checks.nvidia_smi("-L"), visible))
 
 
-def _gpu_memory(machine: Machine) -> Finding | None:
+def _gpu_memory(machine: ThisMachine) -> Finding | None:
     return _of_gpus(machine, lambda gpus: gpu_checks.check_gpu_memory(gpus, is_up=machine.is_up))
 
 
-def _driver(machine: Machine) -> Finding | None:
+def _driver(machine: ThisMachine) -> Finding | None:
     return _of_gpus(machine, lambda gpus: gpu_checks.check_driver(gpus, machine.torch))
 
 
-def _mps(machine: Machine) -> Finding | None:
+def _mps(machine: ThisMachine) -> Finding | None:
     return _of_gpus(machine, lambda gpus: gpu_checks.check_mps(machine.mps))
 
 
-def _of_gpus(machine: Machine, check: Callable[[Sequence[gpu_checks.GpuState]], Finding]) -> Finding | None:
+def _of_gpus(machine: ThisMachine, check: Callable[[Sequence[gpu_checks.GpuState]], Finding]) -> Finding | None:
     """Return what a check finds of the GPUs; None where there are none, or where the driver does not answer."""
     return check(machine.reading.gpus) if machine.has_gpus and machine.reading.gpus else None
 
 
 # ---------------------------------------------------------------------------------------------------------------- all
 
-Check = Callable[[Machine], Finding | None]
+Check = Callable[[ThisMachine], Finding | None]
 """What a check finds; None where it has nothing to say."""
 # In the order in which they are shown.
 CHECKS: Mapping[str, Check] = {
@@ -314,6 +315,7 @@ CHECKS: Mapping[str, Check] = {
     "mig": _mig,
     "mps": _mps,
     "gpu-memory": _gpu_memory,
+    "proc": lambda _: system_checks.check_proc(ROOT),
     "cores": lambda _: limit_checks.check_cores(len(CORES), ROOT, os.getpid()),
     "cpu-shares": lambda _: limit_checks.check_cpu_shares(ROOT, os.getpid()),
     "memory": lambda machine: limit_checks.check_memory(machine.size, ROOT, os.getpid()),
@@ -332,12 +334,12 @@ CHECKS: Mapping[str, Check] = {
     "pool": _pool,
 }
 # Those whose errors break `up`: of any pool, of one with a Ray of its own, and of one that shares GPUs.
-ANY_POOL = ("python", "packages", "known-bad", "temporary-folder", "pool-folder", "journal-disk", "disk-space")
-OWN_RAY = ("shared-memory", "processes", "descriptors", "loopback")
+ANY_POOL = ("packages", "known-bad", "temporary-folder", "pool-folder", "journal-disk", "disk-space")
+OWN_RAY = ("proc", "shared-memory", "processes", "descriptors", "loopback")
 WITH_GPUS = ("torch-build", "gpus", "driver", "gpu-mode", "mig")
 
 
-def examine(machine: Machine, names: Iterable[str] = CHECKS) -> list[Finding]:
+def examine(machine: ThisMachine, names: Iterable[str] = CHECKS) -> list[Finding]:
     """Return what checks find. One that fails is a note: it keeps no pool from being brought up.
 
     Args:
@@ -354,7 +356,7 @@ def examine(machine: Machine, names: Iterable[str] = CHECKS) -> list[Finding]:
     return found
 
 
-def refusals(machine: Machine) -> list[str]:
+def refusals(machine: ThisMachine) -> list[str]:
     """Return a line for each thing because of which a pool could not be brought up, with what to do."""
     names = ANY_POOL + (() if machine.is_joined else OWN_RAY + (WITH_GPUS if machine.kind == "gpu" else ()))
     return [str(finding) for finding in examine(machine, names) if finding.severity is Severity.ERROR]

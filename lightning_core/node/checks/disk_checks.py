@@ -75,8 +75,13 @@ def check_disk_space(folder: Path, warnings: list[str]) -> Finding:
         what = "no room" if not free else "no room for another file"
         return error("disk-space", f"{folder}: {what} on its disk", "remove files there, or use another disk")
     if warnings:
-        return warning("disk-space", "; ".join(warnings), "make room there, or use another disk: --folder DIR")
+        return warning("disk-space", "; ".join(warnings), "use a folder on a disk with more room: --folder DIR")
     return ok("disk-space", f"{free / 2**30:,.0f}GiB free in {folder}")
+
+
+def is_read_only(folder: Path) -> bool:
+    """Return whether the file system of a folder that exists is mounted read-only."""
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
 def nearest(folder: Path) -> Path:

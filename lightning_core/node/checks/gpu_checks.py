@@ -297,8 +297,8 @@ def mps_process(proc: Path = Path("/proc")) -> int | None:
 
 
 def device_files(dev: Path = Path("/dev")) -> list[Path]:
-    """Return the files of the GPUs and of the driver."""
-    return [*sorted(dev.glob("nvidia[0-9]*")), *(path for path in (dev / "nvidiactl",) if path.exists())]
+    """Return the files of the GPUs and of the driver; ``dxg`` is that of Windows' subsystem for Linux."""
+    return [*sorted(dev.glob("nvidia[0-9]*")), *(path for path in (dev / "nvidiactl", dev / "dxg") if path.exists())]
 
 
 def _builds_for(driver: tuple[int, ...]) -> str:

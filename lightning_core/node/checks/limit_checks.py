@@ -65,7 +65,7 @@ def check_cores(seen: int, root: Path, pid: int) -> Finding:
     """
     quota = cpu_limit(root, pid)
     if quota is None or quota >= seen:
-        return ok("cores", f"{seen}")
+        return ok("cores", f"{seen}, all of which may be used")
     few = max(1, math.floor(quota))
     return warning(
         "cores",
@@ -99,10 +99,11 @@ def check_memory(size: PoolSize, root: Path, pid: int) -> Finding:
     if free >= size.memory:
         return ok("memory", found)
     few = size.fitting(lambda other: other.memory <= free)
+    smaller = f"bring up a smaller one: lightning-core up --devices {few}, or with" if few < size.devices else "keep"
     return warning(
         "memory",
         f"{found}, by the machine and its cgroups, and {size} takes about {format_bytes(size.memory)} before it trains",
-        f"bring up a smaller one: lightning-core up --devices {few}, or fewer workers with `resident` in its file",
+        f"{smaller} fewer workers (`resident` in its file); or end what uses the memory",
     )
 
 
@@ -129,11 +130,11 @@ def check_processes(size: PoolSize, limit: int | None, root: Path, pid: int) -> 
     smallest = PoolSize(1, 1)
     severe = error if room < smallest.threads else warning
     few = size.fitting(lambda other: other.threads <= room)
+    smaller = f"; or bring up a smaller one: lightning-core up --devices {few}" if few < size.devices else ""
     return severe(
         "processes",
         f"{room:,} more processes or threads are allowed, and {size} has about {size.threads:,}",
-        "raise the limit: docker run --pids-limit=-1, `ulimit -u`, or the pids.max of the cgroup; "
-        f"or bring up a smaller one: lightning-core up --devices {few}",
+        f"raise the limit: docker run --pids-limit=-1, `ulimit -u`, or the pids.max of the cgroup{smaller}",
     )
 
 

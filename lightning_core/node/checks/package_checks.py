@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,15 +21,17 @@ PROJECT = "lightning-core-learning"
 # Newest Python that the project is tested with.
 NEWEST_PYTHON = (3, 13)
 INSTALL = "run pip install -c constraints.txt '.[launch,view]' in the clone"
-# Extras without which no pool can be brought up, and packages of them that are shown where all is well.
+# Extras without which no pool can be brought up, empty for none; and packages that are shown where all is well.
 NEEDED_EXTRAS = ("", "lightning", "ray")
 SHOWN = ("torch", "lightning", "ray")
 # Releases that must not run, whatever else is installed.
 KNOWN_BAD = {("lightning", "2.6.2"): "was a malicious upload", ("lightning", "2.6.3"): "was a malicious upload"}
-# Extras for those who work on the project itself.
-NOT_FOR_USERS = ("dev", "docs", "mutants", "bench", "examples", "lora", "loggers")
 MAX_VERSION_FILE_BYTES = 2**16
-_EXTRA = re.compile(r"extra == [\"']([^\"']+)")
+COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "!=": operator.ne,
+               "==": operator.eq}  # fmt: skip
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(\[[^\]]*\])?\s*(?P<versions>[^;]*?)\s*(;.*extra == [\"'](?P<extra>[^\"']+)[\"'])?"
+)
 
 
 class TorchBuild(NamedTuple):
@@ -40,6 +44,7 @@ class TorchBuild(NamedTuple):
     """Version of ROCm; empty for none."""
 
 
+@cache
 def version_of(package: str) -> str | None:
     """Return the version of an installed package; None if it is not installed."""
     try:
@@ -71,57 +76,73 @@ def check_python(found: Sequence[int], wanted: str) -> Finding:
         found: Major, minor and micro version.
         wanted: Accepted versions, such as ``>=3.11``; empty if unknown.
     """
-    text = ".".join(map(str, found[:3]))
-    if not _accepts(wanted, text):
-        remedy = f"make an environment with Python {NEWEST_PYTHON[0]}.{NEWEST_PYTHON[1]}"
-        return error("python", f"Python {text}, and the project needs {wanted}", remedy)
+    text, newest = (".".join(map(str, numbers)) for numbers in (found, NEWEST_PYTHON))
+    if failed(wanted, text):
+        return error("python", f"Python {text}, and the project needs {wanted}", f"use Python {newest}")
     if tuple(found[:2]) > NEWEST_PYTHON:
-        newest = ".".join(map(str, NEWEST_PYTHON))
-        found_text = f"Python {text}, which is newer than what the project is tested with"
-        return note("python", found_text, f"nothing, or use Python {newest} if a package cannot be installed")
+        words = f"Python {text}, which is newer than what the project is tested with"
+        return note("python", words, f"nothing, or use Python {newest} if a package cannot be installed")
     return ok("python", f"Python {text}, {sys.executable}")
 
 
 def check_packages(required: Iterable[str], installed: Callable[[str], str | None] = version_of) -> Finding:
-    """Check that what a pool needs is installed, and that nothing has a version that the project does not accept.
+    """Check that what a pool needs is installed, in versions that the project accepts.
 
     Args:
         required: Requirements of the project, in the form of PEP 508.
         installed: Function of the name of a package that returns its version, None if it is not installed.
     """
-    try:
-        from packaging.requirements import Requirement
-    except ModuleNotFoundError:  # Ray and Lightning bring it along
-        return error("packages", "Ray and Lightning are not installed: pools and `run` need them", INSTALL)
     missing, wrong, newer = list[str](), list[str](), list[str]()
-    for one in map(Requirement, required):
-        extra = _extra_of(one.marker)
-        if extra in NOT_FOR_USERS or one.name == PROJECT:
+    for one in required:
+        if (read := _REQUIREMENT.fullmatch(one)) is None or (read["extra"] or "") not in NEEDED_EXTRAS:
             continue
-        found = installed(one.name)
-        if found is None:
-            missing += [one.name] * (extra in NEEDED_EXTRAS)
-        elif (one.name, found) not in KNOWN_BAD and not one.specifier.contains(found, prereleases=True):
-            broken = [part for part in one.specifier if not part.contains(found, prereleases=True)]
-            where = newer if all(part.operator in ("<", "<=") for part in broken) else wrong
-            where.append(f"{one.name} {found} is installed, and the project needs {one.specifier}")
+        name, wanted = read["name"], read["versions"]
+        if (found := installed(name)) is None:
+            missing.append(name)
+        elif (name, found) not in KNOWN_BAD and (broken := failed(wanted, found)):
+            where = newer if all(rule.startswith("<") for rule in broken) else wrong
+            where.append(f"{name} {found} is installed, and the project needs {wanted}")
     if missing:
-        wrong.insert(0, f"not installed, and needed for pools and `run`: {', '.join(dict.fromkeys(missing))}")
+        wrong.insert(0, f"not installed, and needed for pools and `run`: {', '.join(missing)}")
     if wrong:
-        return error("packages", "; ".join(dict.fromkeys([*wrong, *newer])), INSTALL)
+        return error("packages", "; ".join([*wrong, *newer]), INSTALL)
     if newer:
-        return warning("packages", f"newer than what is tested: {'; '.join(dict.fromkeys(newer))}", INSTALL)
+        return warning("packages", f"newer than what is tested: {'; '.join(newer)}", INSTALL)
     versions = ((name, installed(name)) for name in SHOWN)
     return ok("packages", ", ".join(f"{name} {found}" for name, found in versions if found))
 
 
+def failed(wanted: str, found: str) -> list[str]:
+    """Return the rules that a version breaks; none if versions cannot be compared here.
+
+    Args:
+        wanted: Rules with commas between them, each a comparison with a version.
+        found: The version.
+
+    Example::
+
+        >>> failed("!=2.6.2,<2.7,>=2.5", "2.4.1"), failed("!=2.6.2,<2.7,>=2.5", "2.6.6+cu128")
+        (['>=2.5'], [])
+    """
+    try:
+        from packaging.version import InvalidVersion, Version
+    except ModuleNotFoundError:  # Ray and Lightning bring it along
+        return []
+    rules = re.findall(r"([<>!=]=?)\s*([^,\s]+)", wanted)
+    try:
+        return [f"{sign}{than}" for sign, than in rules if not COMPARISONS[sign](Version(found), Version(than))]
+    except InvalidVersion:
+        return []
+
+
 def check_known_bad(installed: Callable[[str], str | None] = version_of) -> Finding | None:
     """Check that no release is installed that must not run; None if there is none."""
-    for (name, bad), why in KNOWN_BAD.items():
-        if installed(name) == bad:
+    for name in {name for name, _ in KNOWN_BAD}:
+        found = installed(name)
+        if found is not None and (why := KNOWN_BAD.get((name, found))):
             return error(
                 "known-bad",
-                f"{name} {bad} {why}",
+                f"{name} {found} {why}",
                 f"import nothing of this environment; pip uninstall {name}; make a new environment, and change every "
                 "password and token that this account could read",
             )
@@ -161,21 +182,3 @@ def torch_build(folder: Path | None = None) -> TorchBuild | None:
             targets = line.targets if isinstance(line, ast.Assign) else [line.target]
             named |= {target.id: line.value.value for target in targets if isinstance(target, ast.Name)}
     return TorchBuild(*(str(named[key]) if named.get(key) else "" for key in ("__version__", "cuda", "hip")))
-
-
-def _extra_of(marker: object) -> str:
-    """Return the extra to which a requirement belongs; empty if it is always needed."""
-    found = _EXTRA.search(str(marker or ""))
-    return found[1] if found else ""
-
-
-def _accepts(wanted: str, found: str) -> bool:
-    """Return whether versions in the form of PEP 440 include one; true if that cannot be found out."""
-    try:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    except ModuleNotFoundError:
-        return True
-    try:
-        return SpecifierSet(wanted).contains(found, prereleases=True)
-    except InvalidSpecifier:
-        return True

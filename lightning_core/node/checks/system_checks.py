@@ -1,10 +1,11 @@
-"""Checks of the system: its clock and its loopback interface."""
+"""Checks of the system: what it shows of processes, its clock, and its loopback interface."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 from lightning_core.core.durations import format_duration
@@ -35,6 +36,17 @@ class LastWrite(NamedTuple):
     """Wall-clock time then, in seconds since the epoch."""
     age: float | None = None
     """Seconds since then on a clock that cannot be set; None if the machine was restarted since."""
+
+
+def check_proc(root: Path) -> Finding:
+    """Check that the kernel shows processes, by which pools and workers are told apart from others.
+
+    Args:
+        root: Folder of the file system.
+    """
+    if (root / "proc/self/stat").exists():
+        return ok("proc", "the kernel shows processes in /proc")
+    return error("proc", "/proc shows no processes: no pool could be found again", "mount it: mount -t proc proc /proc")
 
 
 def check_clock(before: ClockReading, after: ClockReading, last: LastWrite | None = None) -> Finding:
