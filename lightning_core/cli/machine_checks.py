@@ -142,7 +142,7 @@ def _pool_folder(machine: ThisMachine) -> Finding:
     except OSError as problem:
         return error("pool-folder", f"{problem.filename or folder}: {problem.strerror or problem}", elsewhere)
     if not there.is_dir():
-        return error("pool-folder", f"{folder}: {there} is not a folder", elsewhere)
+        return error("pool-folder", f"{folder}: cannot be written to: {there} is not a folder", elsewhere)
     if not os.access(there, os.W_OK | os.X_OK):
         why = "is on a read-only file system" if is_read_only(there) else "cannot be written to by this user"
         remedy = f"let its owner make {folder} for this user, or {elsewhere}"
@@ -351,7 +351,8 @@ def examine(machine: ThisMachine, names: Iterable[str] = CHECKS) -> list[Finding
         try:
             one = CHECKS[name](machine)
         except Exception as problem:  # systems differ in more ways than are known
-            one = note(name, f"cannot be checked: {type(problem).__name__}: {problem}", "nothing; please report it")
+            words = " ".join(f"{type(problem).__name__}: {problem}".split())
+            one = note(name, f"cannot be checked: {words}", "nothing; please report it")
         found += [] if one is None else [one]
     return found
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from lightning_core.core.limits import format_bytes
 from lightning_core.node.checks.findings import Finding, error, ok, warning
 from lightning_core.node.mounts import Mount, mount_of
 from lightning_core.variables import NETWORK_DISK
@@ -68,15 +69,15 @@ def check_disk_space(folder: Path, warnings: list[str]) -> Finding:
         warnings: What may go wrong there later, as text.
     """
     try:
-        free, inodes = shutil.disk_usage(folder).free, os.statvfs(folder)
+        room, inodes = shutil.disk_usage(folder), os.statvfs(folder)
     except OSError as problem:
         return error("disk-space", f"{folder}: {os.strerror(problem.errno or 0)}", "name another folder with --folder")
-    if not free or (inodes.f_files and not inodes.f_favail):
-        what = "no room" if not free else "no room for another file"
+    if (room.total and not room.free) or (inodes.f_files and not inodes.f_favail):  # /proc has no size
+        what = "no room" if not room.free else "no room for another file"
         return error("disk-space", f"{folder}: {what} on its disk", "remove files there, or use another disk")
     if warnings:
         return warning("disk-space", "; ".join(warnings), "use a folder on a disk with more room: --folder DIR")
-    return ok("disk-space", f"{free / 2**30:,.0f}GiB free in {folder}")
+    return ok("disk-space", f"{format_bytes(room.free)} free in {folder}")
 
 
 def is_read_only(folder: Path) -> bool:
