@@ -68,12 +68,12 @@ class ThisMachine:
     @cached_property
     def has_gpus(self) -> bool:
         """Whether there are GPUs, even if they are hidden from pools."""
-        return bool(self.visible_gpus) or (shutil.which("nvidia-smi") is not None and bool(self.reading.gpus))
+        return bool(self.visible_gpus or self.reading.gpus)
 
     @cached_property
     def reading(self) -> GpuReading:
-        """What the driver says of the GPUs."""
-        return gpu_checks.read_gpus()
+        """What the driver says of the GPUs; nothing where there is neither a GPU nor the driver's program."""
+        return gpu_checks.read_gpus() if self.visible_gpus or shutil.which("nvidia-smi") else GpuReading(())
 
     @cached_property
     def torch(self) -> TorchBuild | None:
@@ -264,8 +264,7 @@ def _remains(machine: ThisMachine) -> Finding:
 
 def _gpus(machine: ThisMachine) -> Finding:
     visible = machine.environment.get("CUDA_VISIBLE_DEVICES")
-    reading = machine.reading if machine.has_gpus else GpuReading(())
-    return gpu_checks.check_presence(machine.visible_gpus, visible, reading, gpu_checks.device_files())
+    return gpu_checks.check_presence(machine.visible_gpus, visible, machine.reading, gpu_checks.device_files())
 
 
 def _gpu_mode(machine: ThisMachine) -> Finding | None:

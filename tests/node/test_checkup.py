@@ -484,7 +484,7 @@ def test_a_driver_that_fails_or_hangs_is_an_error_of_one_line(
         nvidia_smi("-L")
 
 
-READ, NONE = GpuReading((GPU,)), GpuReading(())
+READ, NONE, BROKEN = GpuReading((GPU,)), GpuReading(()), GpuReading((), "nvidia-smi fails: x", is_broken=True)
 INSTANCE = "  MIG 1g.18gb Device 0: (UUID: MIG-a)\n"
 
 
@@ -494,12 +494,13 @@ INSTANCE = "  MIG 1g.18gb Device 0: (UUID: MIG-a)\n"
         (1, None, READ, "open", OK, "0: NVIDIA H200 (141GiB)"),
         (1, "0", READ, "open", OK, "CUDA_VISIBLE_DEVICES=0"),
         (0, None, NONE, "", OK, "none: a pool shares cores"),
-        (0, "", NONE, "", OK, "hidden by CUDA_VISIBLE_DEVICES"),
+        (0, "", NONE, "", OK, "none"),
+        (0, None, BROKEN, "", NOTE, "none, so a pool shares cores: nvidia-smi fails: x"),
         (0, "-1", READ, "open", NOTE, "hidden by CUDA_VISIBLE_DEVICES=-1"),
         (2, None, NONE, "", ERROR, "there is no /dev/nvidia0 here"),
         (2, None, READ, "closed", ERROR, "cannot be opened here"),
         (2, None, GpuReading((), "there is no nvidia-smi"), "open", WARNING, "there are GPUs (2), and there is no"),
-        (2, None, GpuReading((), "nvidia-smi fails: x", is_broken=True), "open", ERROR, "nvidia-smi fails: x"),
+        (2, None, BROKEN, "open", ERROR, "nvidia-smi fails: x"),
     ],
 )
 def test_gpus_can_be_used(
@@ -540,14 +541,8 @@ def test_several_processes_may_use_a_gpu(
     ("mig", "listed", "visible", "severity", "words"),
     [
         (False, "", None, OK, "off"),
-        (
-            True,
-            "GPU 0: H200\n  MIG 1g.18gb Device 0: (UUID: MIG-a)\n  MIG 1g.18gb Device 1:\n",
-            None,
-            WARNING,
-            "(2 inst",
-        ),
-        (True, "GPU 0: H200\n  MIG 1g.18gb Device 0: (UUID: MIG-a)\n", "MIG-a", OK, "MIG-a"),
+        (True, f"GPU 0: H200\n{INSTANCE}{INSTANCE}", None, WARNING, "MIG is on (instances: 2)"),
+        (True, f"GPU 0: H200\n{INSTANCE}", "MIG-a", OK, "MIG-a"),
         (True, "GPU 0: H200\n", None, ERROR, "without an instance"),
         (True, None, None, ERROR, "without an instance"),
     ],

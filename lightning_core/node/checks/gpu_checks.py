@@ -117,9 +117,11 @@ def check_presence(count: int, visible: str | None, reading: GpuReading, device_
         reading: What the driver says.
         device_files: Files of the GPUs and of the driver in ``/dev``.
     """
+    if not count and reading.is_broken:
+        remedy = "nothing if there is no NVIDIA GPU; else load the driver, or restart the machine after its update"
+        return note("gpus", f"none, so a pool shares cores: {reading.problem}", remedy)
     if not count and not reading.gpus:
-        hidden = visible is not None and visible.strip() in ("", "-1")
-        return ok("gpus", "none: a pool shares cores" if not hidden else "hidden by CUDA_VISIBLE_DEVICES")
+        return ok("gpus", "none: a pool shares cores")
     if not count:
         remedy = "unset CUDA_VISIBLE_DEVICES to use them"
         return note("gpus", f"{_listed(reading.gpus)}, hidden by CUDA_VISIBLE_DEVICES={visible}", remedy)
@@ -193,7 +195,7 @@ def check_mig(gpus: Sequence[GpuState], listed: Callable[[], str], visible: str 
         return ok("mig", f"on, and CUDA_VISIBLE_DEVICES={visible}")
     return warning(
         "mig",
-        f"{_numbers(divided)}: MIG is on ({instances} instances), and a process uses one instance: the first",
+        f"{_numbers(divided)}: MIG is on (instances: {instances}), and a process uses one: the first",
         f"share whole GPUs ({whole}), or name the instances: CUDA_VISIBLE_DEVICES=MIG-... of nvidia-smi -L",
     )
 
