@@ -91,7 +91,7 @@ def cli_page() -> str:
 
 EXIT_CODES = (
     ("0", "All jobs met their targets, or the command did what was asked."),
-    ("1", "A job failed."),
+    ("1", "A job failed, or `doctor` found an error."),
     ("2", "The input is invalid, or no pool is up."),
     ("3", "Some jobs did not meet their targets."),
     ("70", "The pool was lost."),

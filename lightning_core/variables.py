@@ -10,6 +10,7 @@ from lightning_core.core.limits import shown
 from lightning_core.core.names import did_you_mean
 
 PREFIX = "LIGHTNING_CORE_"
+NETWORK_DISK = f"{PREFIX}NETWORK_DISK"
 # Values of POOL, and of the argument of that name: the pool that is found, and none.
 AUTO, LOCAL = "auto", "local"
 # Values of a switch that leave it off.
@@ -34,6 +35,7 @@ KNOWN = {
     "HISTORY": "folder in which the runs of scripts are kept and found without a pool",
     "REQUEUE": "whether the script's Slurm job is requeued when its time is up: yes or no",
     "HOME": "folder of this user's pool",
+    "NETWORK_DISK": "whether a journal may be on a network disk: yes or no, which is the default",
     "TRUST": "other users, and groups with an @, whose folders are trusted as this user's: 1000,@team",
     # Set for processes that the package starts.
     "HEAD": "for the processes of a pool: the mark by which `down` recognises them",
@@ -90,9 +92,27 @@ def will_be_requeued(environment: Mapping[str, str] = os.environ) -> bool:
         >>> will_be_requeued({"LIGHTNING_CORE_REQUEUE": "yes"}), will_be_requeued({})
         (True, False)
     """
-    text = environment.get(f"{PREFIX}REQUEUE") or "no"
+    return _yes_or_no("REQUEUE", environment)
+
+
+def allows_network_disk(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a journal may be on a network disk.
+
+    Raises:
+        ValueError: If the variable is neither ``yes`` nor ``no``.
+
+    Example::
+
+        >>> allows_network_disk({"LIGHTNING_CORE_NETWORK_DISK": "yes"}), allows_network_disk({})
+        (True, False)
+    """
+    return _yes_or_no("NETWORK_DISK", environment)
+
+
+def _yes_or_no(name: str, environment: Mapping[str, str]) -> bool:
+    text = environment.get(f"{PREFIX}{name}") or "no"
     if text not in ("yes", "no"):
-        raise ValueError(f"{PREFIX}REQUEUE must be yes or no, got {shown(text)}")
+        raise ValueError(f"{PREFIX}{name} must be yes or no, got {shown(text)}")
     return text == "yes"
 
 

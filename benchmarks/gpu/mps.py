@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lightning_core.node.cgroups import process_tree
+from lightning_core.node.checks.gpu_checks import mps_process
 from lightning_core.node.processes import started
 from lightning_core.node.signals import kill_all
 
@@ -41,7 +42,7 @@ def mps(folder: Path, command: Sequence[str] = (CONTROL,), proc: Path = Path("/p
     Raises:
         NoMpsError: If there is one already, or none can be started.
     """
-    if (pid := _running(proc)) is not None:
+    if (pid := mps_process(proc)) is not None:
         raise NoMpsError(f"an MPS daemon runs already, process {pid}")
     environment = {**os.environ, **variables(folder)}
     for path in variables(folder).values():
@@ -82,12 +83,3 @@ def _tell(command: Sequence[str], words: str, environment: dict[str, str]) -> bo
         )
         return done.returncode == 0 and "Cannot" not in done.stdout + done.stderr
     return False
-
-
-def _running(proc: Path) -> int | None:
-    """Return the process of an MPS daemon or server that runs already."""
-    for name in proc.glob("[0-9]*/comm"):
-        with suppress(OSError):  # it has just ended
-            if name.read_text().startswith("nvidia-cuda-mps"):
-                return int(name.parent.name)
-    return None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import tempfile
 import time
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from lightning_core.node.cgroups import folder_of, memberships
+from lightning_core.node.memory import free_on_host
 
 GIB = 2**30
 # Memory of the GPU beside the state: for contexts, and to compare. And host memory, as a multiple of the state.
@@ -52,24 +50,6 @@ def lacks_memory(gib: int) -> str:
         if free < needed:
             return f"needs {needed / GIB:.0f} GiB of free memory {where}, found {free / GIB:.0f} GiB"
     return ""
-
-
-def free_on_host(root: Path = Path("/")) -> float:
-    """Return the bytes of the host's memory that this process may still have, by the machine and by its cgroups."""
-    lines = (root / "proc/meminfo").read_text().splitlines()
-    free = float(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) * 1024
-    groups = memberships(root, os.getpid())
-    hierarchy = next((name for name in groups if "memory" in name.split(",")), "")
-    limit, used = ("limit_in_bytes", "usage_in_bytes") if hierarchy else ("max", "current")
-    group = Path(groups.get(hierarchy, "/"))
-    for above in (group, *group.parents):
-        with suppress(OSError, ValueError):  # it has no limit
-            folder = folder_of(root, hierarchy, above)
-            has = int((folder / f"memory.{used}").read_text())
-            stat = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            cached = next((int(number) for name, number in stat if name.endswith("inactive_file")), 0)
-            free = min(free, int((folder / f"memory.{limit}").read_text()) - has + cached)
-    return max(free, 0.0)
 
 
 def suspend_one(gib: int) -> Suspended:

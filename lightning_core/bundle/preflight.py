@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.bundle.problems import BundleError, Problems
+from lightning_core.node.checks.disk_checks import check_journal_disk, disk_of
+from lightning_core.node.checks.findings import Severity
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, check_archive, is_archive, open_verified
 from lightning_core.storage.private_files import private_folder
+from lightning_core.variables import allows_network_disk
 
 # A run keeps the newest two checkpoints of each job while it writes a third.
 CHECKPOINTS_KEPT = 3
@@ -112,12 +115,39 @@ def check_folder(folder: Path) -> None:
         raise BundleError([str(error)]) from None
 
 
+def check_disk(folder: Path, remedy: str, *, shared: bool) -> None:
+    """Check that the journal of a run can be kept in a folder, which need not exist: not on a network disk.
+
+    Args:
+        folder: Folder of the run.
+        remedy: What to do if it cannot.
+        shared: Whether the run is on a Ray cluster, all of whose nodes must see the folder.
+
+    Raises:
+        BundleError: If it cannot.
+    """
+    found = check_journal_disk(folder, disk_of(folder), remedy, shared=shared, allowed=allows_network_disk())
+    if found.severity is Severity.ERROR:
+        raise BundleError([str(found)])
+
+
 def folder_warnings(folder: Path, checkpoints: Sequence[Path] = ()) -> list[str]:
-    """Return a line for each thing that may go wrong later in a folder that can be written to.
+    """Return a line for each thing that may go wrong later in the folder of a run that can be written to.
 
     Args:
         folder: Folder of a run.
         checkpoints: Checkpoints that its jobs start from; those that they write will be as large.
+    """
+    journal = check_journal_disk(folder, disk_of(folder), shared=True)
+    return [*room_warnings(folder, checkpoints), *([] if journal.severity is Severity.OK else [str(journal)])]
+
+
+def room_warnings(folder: Path, checkpoints: Sequence[Path] = ()) -> list[str]:
+    """Return a line if a folder has little room for checkpoints, and if it is in memory.
+
+    Args:
+        folder: Folder of a run or a pool.
+        checkpoints: Checkpoints that jobs start from; those that they write will be as large.
     """
     known = sum(path.stat().st_size for path in checkpoints if path.is_file())
     wanted, free = max(MIN_FREE_BYTES, CHECKPOINTS_KEPT * known), shutil.disk_usage(folder).free
@@ -131,11 +161,5 @@ def folder_warnings(folder: Path, checkpoints: Sequence[Path] = ()) -> list[str]
 
 def _in_memory(folder: Path) -> bool:
     """Return whether the file system of a folder is in memory."""
-    try:
-        mounts = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return False
-    kinds = {Path(fields[1]): fields[2] for fields in map(str.split, mounts) if len(fields) > 2}
-    folder = folder.resolve()
-    kind = next((kinds[at] for at in (folder, *folder.parents) if at in kinds), "")
-    return kind in ("tmpfs", "ramfs")
+    mount = disk_of(folder)
+    return mount is not None and mount.kind in ("tmpfs", "ramfs")

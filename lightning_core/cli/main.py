@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """``lightning-core``: run bundles of training jobs, bring pools up, look at them and steer them.
 
-Exit codes: 0 all jobs met (or the command succeeded), 3 some jobs did not, 1 a job crashed, 2 bad input or no pool, 70
-the pool was lost, 129, 130 or 143 interrupted by a signal.
+Exit codes: 0 all jobs met (or the command succeeded), 3 some jobs did not, 1 a job crashed or `doctor` found an
+error, 2 bad input or no pool, 70 the pool was lost, 129, 130 or 143 interrupted by a signal.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from lightning_core.cli import (
     advice,
+    doctor,
     history_commands,
     init,
     job_commands,
@@ -43,6 +44,7 @@ COMMANDS = (
     run_bundle,
     advice,
     init,
+    doctor,
     simulate,
     up,
     job_commands,

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_core.bundle.preflight import check_disk
 from lightning_core.bundle.problems import BundleError, require
 from lightning_core.cli.arguments import add_allow_import, add_pool, new_file
 from lightning_core.cli.job_commands import has_job, print_moments, read_bundle
 from lightning_core.cli.run_in_pool import resume_in_pool, run_in_pool
+from lightning_core.node.checks.disk_checks import FOR_RESUME, FOR_RUN
 from lightning_core.node.signals import SignalReceivedError, recorded_signals
 from lightning_core.pool import Pool
 from lightning_core.run.pool_reference import PoolReference
@@ -85,13 +87,13 @@ def _names_supply(path: Path) -> bool:
 
 
 def _run_here(bundle: BundleSpec, arguments: argparse.Namespace) -> int:
+    from lightning_core.run.run_folder import RUNS, new_run_dir, write_origin, write_spec
+
+    check_disk(arguments.run_dir or RUNS, FOR_RUN, shared=bool(arguments.ray))
     if bundle.supply is not None:
         bundle.supply.check(local=not arguments.ray)
     _say_check(bundle)
     bundle.check(local=not arguments.ray)
-
-    from lightning_core.run.run_folder import new_run_dir, write_origin, write_spec
-
     run_dir = new_run_dir(arguments.run_dir)
     write_origin(run_dir, arguments.bundle, arguments.policy, arguments.allow_import, arguments.ray)
     write_spec(bundle, run_dir)
@@ -179,13 +181,14 @@ def _resume(arguments: argparse.Namespace) -> int:
     if (note := PoolReference.read(run_dir)) is not None:
         return resume_in_pool(run_dir, note, arguments)
     before = BundleSpec.from_file(run_dir / "bundle.yaml")
+    arguments.ray = arguments.ray or read_said(run_dir).get("ray")
+    check_disk(run_dir, FOR_RESUME, shared=bool(arguments.ray))
     if arguments.recover:
         print(recover_folder(run_dir) or f"{run_dir}: the journal is not damaged", file=sys.stderr)
     if _have_ended(run_dir):
         print(f"{run_dir}: all its jobs have ended")
         return EXIT_MET
     bundle = read_origin(run_dir, before).supplied()
-    arguments.ray = arguments.ray or read_said(run_dir).get("ray")
     if changes := differences(before, bundle):
         if not arguments.accept_changes:
             story = [f"bundle changed since the run started: {change}" for change in changes]

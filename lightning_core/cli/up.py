@@ -69,16 +69,20 @@ def _up(arguments: argparse.Namespace) -> int:
         for name, one in _companions().items()
         if (value := getattr(arguments, _dest(name), None)) is not None
     ]
+    from lightning_core.cli.machine_checks import ThisMachine, refusals
     from lightning_core.cli.pool_file import read_pool_file
+    from lightning_core.node.checks.limit_checks import PoolSize
 
     settings, kind, devices, resident, on_verdict, group, supply, is_all = read_pool_file(
         arguments.config, arguments.devices, arguments.ray
     )
-    if kind == "gpu" and not arguments.ray:
-        check_gpus(devices, found := Problems(Position("up")))
-        if found.messages:
-            raise BundleError(found.messages)
     folder = arguments.folder or folder_here()
+    found = Problems(Position("up"))
+    if kind == "gpu" and not arguments.ray:
+        check_gpus(devices, found)
+    machine = ThisMachine(folder, PoolSize(devices, resident), kind, is_joined=bool(arguments.ray))
+    if problems := [*found.messages, *refusals(machine)]:
+        raise BundleError(problems)
     if supply is None and not arguments.ray:
         _say_busy_cores(kind, devices * settings.cores)
     plural, nodes = "s" * (devices > 1), None

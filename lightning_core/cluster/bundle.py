@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import Kind
+from lightning_core.bundle.preflight import check_disk
 from lightning_core.bundle.python_form import Training, folder_of_script
 from lightning_core.core.supplies import Supply
 from lightning_core.run.follow import Watcher
-from lightning_core.run.run_folder import new_run_dir
+from lightning_core.run.run_folder import RUNS, new_run_dir
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.summary import Summary
 
@@ -82,8 +83,10 @@ class Bundle(BundleSpec):
             The result of each job, which is also written to ``summary.json`` in the folder.
 
         Raises:
-            BundleError: If a config is wrong; nothing has started then.
+            BundleError: If a config is wrong, or the folder is on a network disk; nothing has started then.
         """
+        remedy = "name a folder on a local disk as run_dir"
+        check_disk(Path(RUNS if run_dir is None else run_dir), remedy, shared=cluster is not None)
         bundle = self if policy is None else self.with_policy(policy)
         bundle = bundle if cluster is not None else bundle.supplied()
         bundle.check(local=cluster is None)

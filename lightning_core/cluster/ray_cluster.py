@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from lightning_core.bundle.problems import BundleError
 from lightning_core.node.signals import protected_from_ray
 from lightning_core.server.probe import no_answer
-from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
+from lightning_core.server.ray_settings import NAMESPACE, OBJECT_STORE_BYTES, PRIVATE_RAY
 from lightning_core.storage.private_files import owner_only
 
 
@@ -42,7 +42,7 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
             resources={"device": devices} if kind == "cpu" and devices else None,
-            object_store_memory=100 * 2**20,
+            object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=str(temp / "ray"),
         )
     if not has_token():  # Ray was imported before, without one

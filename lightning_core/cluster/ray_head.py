@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.node.processes import is_alive, is_marked
 from lightning_core.node.signals import SignalReceivedError, protected_from_ray
 from lightning_core.server.probe import no_answer
-from lightning_core.server.ray_settings import NAMESPACE, PRIVATE_RAY
+from lightning_core.server.ray_settings import NAMESPACE, OBJECT_STORE_BYTES, PRIVATE_RAY
 from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
@@ -102,7 +104,8 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[b
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
         f"--temp-dir={files}", "--include-dashboard=false", "--disable-usage-stats",
         "--no-monitor", "--include-log-monitor=false",  # no autoscaler and no log reader: neither is used
-        "--node-ip-address=127.0.0.1", f"--object-store-memory={100 * 2**20}", f"--resources={json.dumps(resources)}",
+        "--node-ip-address=127.0.0.1", f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--resources={json.dumps(resources)}", *_client_port(),
     ]  # fmt: skip
     # When the head is told to end, its jobs have left: there is nothing to drain.
     quick = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
@@ -121,6 +124,20 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[b
             env=environment,
         )
     return process, begin
+
+
+def _client_port() -> list[str]:
+    """Return the option that gives a free port to Ray's server for clients, which nothing here uses.
+
+    Ray starts it where grpcio is installed, and a head ends at once if the port is taken: by default every Ray of a
+    machine has the same. Without grpcio the option is refused.
+    """
+    spec = find_spec("grpc")
+    if spec is None or spec.origin is None:
+        return []
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return [f"--ray-client-server-port={probe.getsockname()[1]}"]
 
 
 def await_address(

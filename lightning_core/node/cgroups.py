@@ -6,9 +6,11 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from lightning_core.node.mounts import mounts
 
 _OURS = re.compile(r"lightning_core-\d+-\d+")
 # Errors of the kernel for a group that has been removed, and for one that is being removed.
@@ -129,21 +131,43 @@ def write(path: Path, text: str) -> None:
 
 
 def folder_of(root: Path, hierarchy: str, group: Path) -> Path:
-    """Return the folder of a group among the mounted file systems."""
+    """Return the folder of a group among the mounted file systems.
+
+    Raises:
+        OSError: If it is not mounted.
+    """
     controllers = set(hierarchy.split(",")) if hierarchy else set()
-    mounts = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    for mount in reversed(mounts):  # a later mount may hide an earlier one
-        where, _, what = mount.partition(" - ")
-        top, point = (re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), part) for part in where.split(" ")[3:5])
-        kind, _, options = what.split(" ", 2)
-        if kind != ("cgroup" if hierarchy else "cgroup2") or not controllers <= set(options.split(",")):
+    for mount in reversed(mounts(root)):  # a later mount may hide an earlier one
+        if mount.kind != ("cgroup" if hierarchy else "cgroup2") or not controllers <= mount.options:
             continue
         # In a container the mount may begin at the container's group, or not include the group at all.
-        if group.is_relative_to(top) and ".." not in group.parts:
-            folder = root / point.lstrip("/") / group.relative_to(top)
+        if group.is_relative_to(mount.top) and ".." not in group.parts:
+            folder = root / mount.point.lstrip("/") / group.relative_to(mount.top)
             if folder.is_dir():
                 return folder
     raise OSError(f"the cgroup {group} ({hierarchy or 'v2'}) is not mounted")
+
+
+def folders_of(root: Path, pid: int, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of a process's group for a controller and of the groups above it, as far as they are mounted.
+
+    Args:
+        root: Folder of the file system.
+        pid: Process.
+        controller: Name of the controller, such as ``"memory"``.
+
+    Yields:
+        The folder, and whether it is of the unified hierarchy (v2), whose files have other names.
+
+    Raises:
+        OSError: If the process has no group, or cannot be read.
+    """
+    groups = memberships(root, pid)
+    hierarchy = next((name for name in groups if controller in name.split(",")), "")
+    group = Path(groups.get(hierarchy, "/"))
+    for above in (group, *group.parents):
+        with contextlib.suppress(OSError):
+            yield folder_of(root, hierarchy, above), not hierarchy
 
 
 def _process_stat(root: Path, pid: int) -> list[bytes]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from lightning_core.node.cgroups import folder_of, memberships, process_tree
+from lightning_core.node.cgroups import folders_of, process_tree
 
 # Seconds for which a look at memory counts as recent.
 RECENT = 10.0
@@ -108,22 +108,43 @@ class MemoryKills:
 def _kills_file(root: Path, pid: int) -> Path | None:
     """Return the file in which kills in the memory cgroup of a process are counted; None if there is none."""
     with suppress(OSError):
-        groups = memberships(root, pid)
-        hierarchy = next((name for name in groups if "memory" in name.split(",")), "")
-        group = Path(groups.get(hierarchy, "/"))
-        file = "memory.oom_control" if hierarchy else "memory.events"
-        for above in (group, *group.parents):  # v2 counts where the memory controller is enabled
-            with suppress(OSError):
-                found = folder_of(root, hierarchy, above) / file
-                if found.exists():
-                    return found
+        for folder, is_unified in folders_of(root, pid, "memory"):  # v2 counts where the memory controller is enabled
+            found = folder / ("memory.events" if is_unified else "memory.oom_control")
+            if found.exists():
+                return found
     return None
+
+
+def free_on_host(root: Path = Path("/"), pid: int | None = None) -> float:
+    """Return the bytes of the host's memory that a process may still have, by the machine and by its cgroups.
+
+    Args:
+        root: Folder of the file system.
+        pid: Process; this one if None.
+
+    Raises:
+        OSError, ValueError, KeyError: If ``/proc`` cannot be read.
+    """
+    free = float(_sizes(root)["MemAvailable"]) * 1024
+    for folder, is_unified in folders_of(root, os.getpid() if pid is None else pid, "memory"):
+        limit, used = ("max", "current") if is_unified else ("limit_in_bytes", "usage_in_bytes")
+        with suppress(OSError, ValueError):  # it has no limit
+            has = int((folder / f"memory.{used}").read_text())
+            stat = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = next((int(number) for name, number in stat if name.endswith("inactive_file")), 0)
+            free = min(free, int((folder / f"memory.{limit}").read_text()) - has + cached)
+    return max(free, 0.0)
+
+
+def _sizes(root: Path) -> dict[str, int]:
+    """Return what ``/proc/meminfo`` says, in KiB."""
+    lines = (root / "proc/meminfo").read_text().splitlines()
+    return {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _used(root: Path) -> float:
     """Return the fraction of the node's memory that is in use; 0 if it cannot be read."""
     with suppress(OSError, ValueError, KeyError, IndexError, ZeroDivisionError):
-        lines = (root / "proc/meminfo").read_text().splitlines()
-        sizes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+        sizes = _sizes(root)
         return 1.0 - sizes["MemAvailable"] / sizes["MemTotal"]
     return 0.0

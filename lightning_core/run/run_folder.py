@@ -21,6 +21,8 @@ from lightning_core.storage.private_files import owner_only, read_own
 
 # Maximum size of the notes in the folder.
 MAX_BYTES = 2**16
+# Where the folders of runs are that have no name.
+RUNS = Path("runs")
 # Its note of the options of the command line.
 SAID = "said.json"
 
@@ -45,17 +47,16 @@ def new_run_dir(wanted: Path | str | None) -> Path:
 
 
 def _dated(now: datetime) -> Path:
-    runs = Path("runs")
     try:
         # A umask that lets the group write must not apply here: files that steer this process would then be refused.
-        runs.mkdir(exist_ok=True, mode=0o755)
+        RUNS.mkdir(exist_ok=True, mode=0o755)
         for number in count(1):
-            folder = runs / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
+            folder = RUNS / (f"{now:%Y%m%d-%H%M%S}" + (f"-{number}" if number > 1 else ""))
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 break
     except OSError as error:
-        raise BundleError([f"{runs}: cannot be written to: {error.strerror}"]) from None
+        raise BundleError([f"{RUNS}: cannot be written to: {error.strerror}"]) from None
     check_folder(folder)
     return folder.resolve()
 

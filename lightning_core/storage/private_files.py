@@ -172,12 +172,12 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def private_folder(folder: Path) -> Path:
-    """Return the folder of a run or a pool, created if it does not exist.
+def check_private(folder: Path) -> None:
+    """Check that a folder, which need not exist, can be that of a run or a pool; nothing is made.
 
     Raises:
         ValueError: If the folder or one of the protected paths in it is a link, or another user can change it.
-        OSError: If the folder cannot be created.
+        OSError: If that cannot be found out.
     """
     entries = [path for form in PROTECTED for path in folder.glob(form)]
     for path in (folder, *entries):
@@ -186,6 +186,16 @@ def private_folder(folder: Path) -> Path:
                 f"{path}: is a link to {os.readlink(path)}; replace it by a folder or file: links are not followed here"
             )
     check_ours(folder, entries)
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder of a run or a pool, created if it does not exist.
+
+    Raises:
+        ValueError: If the folder or one of the protected paths in it is a link, or another user can change it.
+        OSError: If the folder cannot be created.
+    """
+    check_private(folder)
     # A umask that lets the group write is for files that are meant for it.
     for parent in reversed([parent for parent in folder.absolute().parents if not parent.exists()]):
         parent.mkdir(exist_ok=True, mode=0o755)

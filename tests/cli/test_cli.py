@@ -123,7 +123,7 @@ def test_an_unknown_command_prints_the_usage(words: list[str], capsys: pytest.Ca
     assert "usage: lightning-core" in capsys.readouterr().err
 
 
-COMMANDS = ("init",
+COMMANDS = ("init", "doctor",
             "run", "plan", "policies", "up", "down", "submit", "status", "why", "logs", "deadline", "devices", "pause",
             "resume", "cancel", "tell", "simulate", "market", "place", "history", "replay", "report", "token", "serve",
             "search", "mcp")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from lightning_core.node.processes import is_alive, started
 from lightning_core.server.discovery import read_head
 from lightning_core.server.probe import no_answer
 from tests.others import OTHER, as_root
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +193,31 @@ def test_a_ray_that_gives_up_is_started_once_more_if_it_has_tried(
     assert len(tokens) == 1 + tried_again
     assert len(set(tokens)) == 1
     assert not left.exists()
+
+
+@pytest.mark.parametrize("has_grpc", [True, False])
+def test_ray_s_server_for_clients_has_a_port_of_its_own(
+    has_grpc: bool, pool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default every Ray of a machine takes port 10001 for it, and a head that does not get it ends."""
+    python, note, words = pool / "python", new_head(1, "cpu"), pool / "words"
+    pool.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$@" > {words}; exec sleep 60\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(ray_head, "find_spec", lambda name: SimpleNamespace(origin="grpc.py") if has_grpc else None)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):  # restored afterwards
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    process, _ = ray_head.start_ray(pool, note)
+    try:
+        until(lambda: words.exists() and words.read_text().endswith("\n"))
+    finally:
+        process.kill()
+        process.wait()
+        end_ray(note)
+    ports = re.findall(r"--ray-client-server-port=(\d+)", words.read_text())
+    assert len(ports) == has_grpc
+    assert all(1024 <= int(port) < 65536 and port != "10001" for port in ports)
 
 
 @as_root

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_core.node.memory import RECENT, MemoryKills, proportional_set_size
+from lightning_core.node.memory import RECENT, MemoryKills, free_on_host, proportional_set_size
 from tests.conftest import ROOT
 
 MB = 10**6
@@ -166,3 +166,23 @@ def test_where_the_kernel_says_nothing_nothing_is_claimed(missing: str, tmp_path
     node = Node(tmp_path, 2)
     (tmp_path / missing).unlink()
     assert node.kills().why_died() == (False, "")
+
+
+def test_host_memory_is_what_machine_and_cgroup_leave(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n",
+        "proc/7/cgroup": "0::/pod/box\n",
+        "proc/self/mountinfo": "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "sys/fs/cgroup/pod/box/memory.max": "max\n",
+        "sys/fs/cgroup/pod/box/memory.current": "100\n",
+        "sys/fs/cgroup/pod/memory.max": "6000000\n",
+        "sys/fs/cgroup/pod/memory.current": "2000000\n",
+        "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 500000\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert free_on_host(tmp_path, 7) == 4_500_000
+    (tmp_path / "sys/fs/cgroup/pod/memory.max").write_text("max\n")
+    assert free_on_host(tmp_path, 7) == 8000 * 1024
+    assert 0 < free_on_host() < 1e14
