@@ -1,8 +1,9 @@
 """Claims on the cores of this node, so that pools of one user that run side by side use different cores.
 
 Training threads are pinned to the cores of their device, and without claims every pool would begin with the same core.
-A pool holds a lock on one file per core; the kernel releases it when the process ends. Where there are too few cores,
-pools share them, and ``lightning-core up`` says so.
+A pool holds a lock on one file per core; the kernel releases it when the process ends. A pool that is taken down removes
+its files; those of one that was killed are empty, and the next one uses them. Where there are too few cores, pools share
+them, and ``lightning-core up`` says so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class CoreClaim:
 
     def __init__(self, cores: Sequence[int]) -> None:
         self._cores = cores
-        self._held: list[int] = []
+        self._held: list[tuple[Path, int]] = []
 
     def claim(self, count: int) -> int:
         """Claim consecutive cores that no other pool has claimed.
@@ -44,20 +45,43 @@ class CoreClaim:
         return 0
 
     def release(self) -> None:
-        """Release all claims."""
+        """Release all claims, and remove their files; the folder too, if no other pool has claims."""
         while self._held:
-            os.close(self._held.pop())
+            path, file = self._held.pop()
+            with suppress(OSError):
+                path.unlink()
+            os.close(file)
+            with suppress(OSError):  # it has other files
+                path.parent.rmdir()
 
     def _take(self, cores: Sequence[int]) -> bool:
         with suppress(OSError, ValueError):  # another pool has claimed one, or the folder is not ours
-            folder = _folder()
             for core in cores:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-                self._held.append(os.open(folder / str(core), flags, 0o600))
-                fcntl.flock(self._held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._held.append(_lock(core))
             return True
         self.release()
         return False
+
+
+def _lock(core: int) -> tuple[Path, int]:
+    """Return the file of a core, and a descriptor that holds its lock.
+
+    Raises:
+        OSError: If another process holds it.
+        ValueError: If the folder is not this user's.
+    """
+    while True:
+        path = _folder() / str(core)
+        with suppress(FileNotFoundError):  # the folder has been removed meanwhile, with the last claim in it
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(file)
+                raise
+            if os.fstat(file).st_nlink:
+                return path, file
+            os.close(file)  # its last holder has removed it meanwhile: a lock on it would keep no other pool away
 
 
 def free_cores(cores: Sequence[int]) -> int:

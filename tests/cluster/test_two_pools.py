@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import tempfile
@@ -40,6 +41,29 @@ def test_pools_take_different_cores_while_there_are_enough(temporary: Path) -> N
     assert four.claim(9) == 0
     for claim in (one, three, four):
         claim.release()
+    assert not list(temporary.iterdir())  # nor does a pool that is down
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another pool removes the file of its claim between the two calls with which this one takes it."""
+    before, after, other = CoreClaim([3]), CoreClaim([3]), CoreClaim([3])
+    assert before.claim(1) == 0
+    lock, held = fcntl.flock, [0]
+
+    def late(file: int, how: int) -> None:
+        if held:
+            held.pop()
+            before.release()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    after.claim(1)
+    assert free_cores([3]) == 0
+    other.claim(1)
+    other.release()  # it has none
+    assert free_cores([3]) == 0
+    after.release()
+    assert not list(temporary.iterdir())
 
 
 def test_a_folder_of_another_user_is_not_used(temporary: Path) -> None:
