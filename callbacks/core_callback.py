@@ -60,7 +60,8 @@ class CoreCallback(pl.Callback):
             pool. If the pool can never take the job, for example because it has too few devices, the job trains
             without it.
         keep_best: Whether to save the best model, or the folder to save it in. It is the model that met the target or
-            came closest to it; :attr:`best_model_path` is its path. True saves in ``default_root_dir``.
+            came closest to it; :attr:`best_model_path` is its path. True saves in ``lightning-core`` below
+            ``default_root_dir``.
         hang: Time that a step may take, however short the others; one that takes longer, and 20 times as long as the
             longest before it, is reported as hanging. ``"off"`` for any time.
         like: Name or tag of earlier runs with a similar loss curve. By

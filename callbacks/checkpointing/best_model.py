@@ -37,6 +37,9 @@ log = logger(__name__)
 MAX_WRITE = 300.0
 # Name of the file; a script's is preceded by the name of its job.
 FILE = "best.ckpt"
+# Folder of a script's best models below the Trainer's root. Its name is that of no module: beside a script, a folder
+# called like the package would be imported in place of one that is installed editable.
+FOLDER = "lightning-core"
 
 
 class BestModelSaver:
@@ -187,7 +190,7 @@ def best_model_saver(
     """
     if keep_best is False:
         return None
-    folder = Path(trainer.default_root_dir) / "lightning_core" if keep_best is True else Path(keep_best)
+    folder = Path(trainer.default_root_dir) / FOLDER if keep_best is True else Path(keep_best)
     path = folder / (FILE if launched else f"{job.name}-{FILE}")
     with suppress(OSError):  # the folder that the process is in may have gone
         path = path.absolute()

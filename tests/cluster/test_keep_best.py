@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,9 @@ def test_the_model_that_met_a_batch_target_is_kept(tmp_path: Path) -> None:
 def test_without_a_folder_the_best_model_lies_below_the_root_and_only_on_request(tmp_path: Path) -> None:
     script = CoreCallback("job", "60s", BatchTarget(16), pool="local", keep_best=True)
     fit(script, default_root_dir=tmp_path, max_epochs=2)
-    assert script.best_model_path == str(tmp_path / "lightning_core" / "job-best.ckpt")
+    assert script.best_model_path == str(tmp_path / "lightning-core" / "job-best.ckpt")
+    # Where the package is installed editable, a folder of its name beside the script would be imported in its place.
+    assert PathFinder.find_spec("lightning_core", [str(tmp_path)]) is None
     plain = CoreCallback("job", "60s", BatchTarget(16), pool="local")
     fit(plain, default_root_dir=tmp_path / "plain", max_epochs=2)
     assert plain.best_model_path == ""
