@@ -11,12 +11,15 @@ import os
 import pty
 import re
 import select
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,10 +61,12 @@ class Terminal:
 
     Args:
         home: Folder of the shell.
+        temporary: Folder for temporary files.
         slow: Whether every Python in it starts slowly.
     """
 
-    def __init__(self, home: Path, slow: bool) -> None:
+    def __init__(self, home: Path, temporary: Path, slow: bool) -> None:
+        self.home, self.temporary = home, temporary
         for name in ("examples", "docs"):
             (home / name).symlink_to(ROOT / name)
         late = home / "late"
@@ -70,7 +75,7 @@ class Terminal:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "LIGHTNING_CORE_"))}
         env |= {
             "HOME": str(home), "LIGHTNING_CORE_HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
-            "PYTHONPATH": str(late), "PS1": "[rc=$?]\n", "TERM": "xterm", "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(late), "TMPDIR": str(temporary), "PS1": "[rc=$?]\n", "TERM": "xterm", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         self._end, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
@@ -78,6 +83,11 @@ class Terminal:
         self._bash = subprocess.Popen(words, stdin=other, stdout=other, stderr=other, cwd=home, env=env)
         os.close(other)
         self.wait(r"\[rc=0\]\n")
+
+    @property
+    def shell(self) -> int:
+        """Process id of the shell."""
+        return self._bash.pid
 
     def wait(self, pattern: str, seconds: float = 10 * PATIENCE) -> str:
         """Return what is printed up to a pattern."""
@@ -111,9 +121,11 @@ class Terminal:
 
 @pytest.fixture
 def terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
-    made = Terminal(tmp_path, slow=request.param)
+    temporary = Path(tempfile.mkdtemp(prefix="t-"))  # a short path, for the sockets of Ray
+    made = Terminal(tmp_path, temporary, slow=request.param)
     yield made
     made.close()
+    shutil.rmtree(temporary)
 
 
 def lines_of(page: str, heading: str, until: str) -> list[str]:
@@ -145,3 +157,19 @@ def test_what_the_pages_say_can_be_typed(page: str, heading: str, until: str, pa
         assert code == next((code for command, code in CODES.items() if line.startswith(command)), 0), f"{line}\n{said}"
         for command, words in SAYS.items():
             assert not line.startswith(command) or re.search(words, said), f"{line}\n{said}"
+    assert not left_by(terminal)
+
+
+def left_by(terminal: Terminal) -> list[str]:
+    """Return what is left of a pool that was taken down, once its folder is removed, as docs/faq.md says."""
+    shutil.rmtree(terminal.home / "pool")
+    theirs = {"examples", "docs", "late", ".cache", ".config"}  # the test's own, and folders of matplotlib alone
+    found = [path for path in terminal.home.iterdir() if path.name not in theirs]
+    found += [path for name in (".cache", ".config") for path in (terminal.home / name).glob("*")]
+    found += terminal.temporary.iterdir()
+    mark = f"TMPDIR={terminal.temporary}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # another user's, or over
+            if process.name != str(terminal.shell) and mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process)
+    return [str(path) for path in found if path.name != "matplotlib"]

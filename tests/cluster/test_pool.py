@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from lightning_core.core.answers import JobStatus, State, Verdict
@@ -176,6 +177,25 @@ def test_submitting_does_not_import_torch(shell: Shell) -> None:
     assert "wrong.yaml:1" in done.stderr
     assert "did you mean 'Busy'" in done.stderr
     assert done.stdout == "False\n"
+
+
+def test_ports_are_those_of_ray_alone_which_tells_no_one_of_its_use(shell: Shell) -> None:
+    head = read_head(shell.folder)
+    assert head is not None
+    ours = psutil.Process(head["pid"]).children(recursive=True)
+    with_ports, telling = set(), []
+    for process in ours:
+        with suppress(psutil.NoSuchProcess):
+            name, words = process.name(), process.cmdline()
+            if any(place.status == psutil.CONN_LISTEN for place in process.net_connections("inet")):
+                with_ports.add(name)
+            if any("dashboard.py" in word for word in words):  # which would report it, once an hour
+                telling.append(process.environ().get("RAY_USAGE_STATS_ENABLED"))
+    assert with_ports >= {"gcs_server", "raylet"}
+    assert {name for name in with_ports if not name.startswith("ray::")} == {"gcs_server", "raylet"}
+    assert set(telling) <= {"0"}
+    for path in (Path(head["socket"]), Path(head["temp"])):  # the pool itself has no port, and this is its door
+        assert not path.stat().st_mode & 0o077
 
 
 @pytest.mark.promise("F16")
