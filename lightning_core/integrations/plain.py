@@ -211,7 +211,7 @@ class Run:
         With several processes those of rank 0 count, and it need not be called on the others.
 
         Args:
-            metrics: LoopMetrics by name: numbers, or tensors of one element.
+            metrics: Values by name: numbers, or tensors of one element.
         """
         training = self._begin()
         if training is not None and training.batches:  # before the first batch there is nothing to forecast from
