@@ -128,6 +128,8 @@ class Worker:
             return WorkerExited(assignment.job, assignment.incarnation, cause, story(error))
 
     def _train_here(self, assignment: Assignment) -> WorkerExited:
+        if assignment.script:
+            return self._run_script(assignment)
         import torch
 
         from lightning_core.callbacks.launched import LaunchedCallback
@@ -164,6 +166,19 @@ class Worker:
                 return fit(assignment, callback)
         finally:
             device_lock.close()
+
+    def _run_script(self, assignment: Assignment) -> WorkerExited:
+        from lightning_core.node.device_cores import CORES, cores_of
+        from lightning_core.node.suspender_client import suspender_of
+        from lightning_core.worker.relay import to_actor
+        from lightning_core.worker.script_run import WorkerDevice, run_script
+
+        bound = None
+        if assignment.kind == "cpu":
+            bound = sorted(cores_of(assignment.devices[0], self._cores, self._arbiter))
+            os.sched_setaffinity(0, CORES)  # a script begins as in a shell, whatever this thread trained before
+        device = WorkerDevice(self._arbiter, bound, self._cores, self._threads, suspender_of(self._arbiter))
+        return run_script(assignment, device, to_actor(assignment.scheduler))
 
     def _give_up(self, assignment: Assignment, story: str, cause: ExitCause = ExitCause.HUNG) -> None:
         """Report that a training hangs, or is lost, and end this process: nothing else ends a thread.
