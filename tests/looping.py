@@ -105,6 +105,8 @@ class Loop:
     def batch(self) -> None:
         self.batches += 1
         time.sleep(self.options.pause)
+        if self.launched.incarnation > 1:
+            return  # it fails once
         if self.batches == self.options.raise_at:
             raise ValueError("this script was made to fail")
         if self.batches == self.options.die_at:

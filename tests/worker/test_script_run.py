@@ -24,6 +24,7 @@ from lightning_core.core.commands import Cancel, Pause, Resume
 from lightning_core.core.events import ExitCause, Submit, WorkerExited
 from lightning_core.core.jobs import Capability, Job
 from lightning_core.core.targets import BatchTarget
+from lightning_core.node.memory import MemoryKills
 from lightning_core.node.processes import started
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.storage.job_checkpoints import adopt, checkpoint_folder, find
@@ -116,18 +117,19 @@ def test_a_script_is_released_and_resumes_where_it_was(stage: Stage, options: st
         stage.tell(Pause("job", release=True))
     [left] = first
     assert left.cause is ExitCause.RELEASED, left
-    assert left.checkpoint is not None
-    assert left.checkpoint.batches > 5
+    saved = left.checkpoint
+    assert saved is not None
+    assert saved.batches > 5
     stage.tell(left)
     assert stage.status.incarnation == 2
     assert "after the training" not in stage.log
-    adopt(stage.home, 2, {left.checkpoint.sha256})
+    adopt(stage.home, 2, {saved.sha256})
     stage.tell(Resume("job"))
     until(lambda: stage.status.devices)
     with stage.running(options, 2) as second:
-        until(lambda: batches_of(stage) > left.checkpoint.batches + 5)
+        until(lambda: batches_of(stage) > saved.batches + 5)
         stage.tell(Cancel("job"))
-    assert f"incarnation 2 begins at {left.checkpoint.batches} on (0,)" in stage.log
+    assert f"incarnation 2 begins at {saved.batches} on (0,)" in stage.log
     assert second[0].cause is ExitCause.DONE
     assert (stage.home / "last.ckpt").resolve() == _found(stage, 2)
 
@@ -159,8 +161,7 @@ def test_a_script_that_ends_before_its_target(stage: Stage) -> None:
 def test_a_script_that_raises_tells_its_traceback(stage: Stage) -> None:
     left = stage.run("--raise-at 3")
     assert left.cause is ExitCause.RAISED
-    first, *_, last = left.detail.splitlines()
-    assert last == "ValueError: this script was made to fail"
+    assert left.detail.splitlines()[-1] == "ValueError: this script was made to fail"
     assert "in batch" in left.detail
     assert "made to fail" in stage.log
 
@@ -181,7 +182,7 @@ def test_other_ends_of_a_script(stage: Stage, options: str, cause: ExitCause, wo
 
 
 def test_a_kill_by_the_kernel_for_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script_run.MemoryKills, "why_died", lambda kills: (True, "the kernel killed its process"))
+    monkeypatch.setattr(MemoryKills, "why_died", lambda kills: (True, "the kernel killed its process"))
     left = stage.run("--die-at 3")
     assert (left.cause, left.detail) == (ExitCause.OUT_OF_MEMORY, "OOM: the kernel killed its process")
 
