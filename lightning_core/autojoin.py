@@ -18,6 +18,8 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: action while the job's name is taken
 =============================== ==========================================================================
+
+In a script that a pool has launched, name and target are those of its job in the bundle.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lightning_core.agent.launched_script import is_part_of_launched, launched_script
 from lightning_core.core.jobs import OnHold, OnMiss, OnNan, OnRefused, check_term
 from lightning_core.core.limits import check_length
 from lightning_core.core.targets import parse_target
@@ -61,6 +64,8 @@ def callbacks() -> list[CoreCallback]:
             log.warning("%s", warning)
     if not environment.get(f"{PREFIX}JOB"):
         return []
+    if is_part_of_launched(environment):
+        return _of_launched(environment)
     # A process that makes a Trainer has imported it.
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: TID251
 
@@ -70,6 +75,16 @@ def callbacks() -> list[CoreCallback]:
         return [CoreCallback(**read(environment))]
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
+
+
+def _of_launched(environment: Mapping[str, str]) -> list[CoreCallback]:
+    """Return the callback of a script that a pool has launched; empty in a process that the script has started."""
+    script = launched_script(environment)
+    if script is None:
+        return []
+    from lightning_core.callbacks import CoreCallback
+
+    return [CoreCallback(script.job, target=script.target)]
 
 
 def _without_job(environment: Mapping[str, str]) -> list[str]:

@@ -168,6 +168,7 @@ class LaunchedScript:
         self._next = time.monotonic() + terms.save_every
         self._failures = 0
         self._not_before = 0.0
+        self._has_trained = False
 
     @property
     def fails(self) -> bool:
@@ -187,6 +188,11 @@ class LaunchedScript:
         from lightning_core.node.arbiter_client import ArbiterClient
 
         return ArbiterClient(Path(self._terms.arbiter), cores=self._terms.bound)
+
+    def begin_training(self) -> bool:
+        """Note that a training begins; return whether it is the job, which the first of this process is alone."""
+        first, self._has_trained = not self._has_trained, True
+        return first
 
     # ------------------------------------------------------------------------------------------------ saving
 

@@ -313,7 +313,7 @@ class BundleSpec:
             check_checkpoint_file(path, problems.within(spec.position.at("ckpt_path")))
         for spec in self.jobs:
             if spec.script:
-                check_script(spec.script, self.folder, problems.within(spec.position.at(SCRIPT)))
+                check_script(spec.script, (self.folder, Path.cwd()), problems.within(spec.position.at(SCRIPT)))
         if problems.messages:
             raise BundleError(problems.messages)
 

@@ -5,6 +5,8 @@ The words are split as a shell splits them, and no shell runs. Rules of the firs
 1. ``train.py``, a file of Python, is run by the Python of the pool, and so are ``python`` and ``-m package.module``.
 2. A path, with a slash, is a program in the folder of the bundle.
 3. Any other word is a program beside the pool's Python, such as ``torchrun``, or on its ``PATH``.
+
+It runs in the folder of the bundle or, if its file is not there, in the one from which the bundle was submitted.
 """
 
 from __future__ import annotations
@@ -115,22 +117,38 @@ def command_of(script: str, folder: Path) -> list[str]:
     return [found, *rest]
 
 
-def check_script(script: str, folder: Path, problems: Problems) -> None:
+def find_command(script: str, folders: Sequence[Path]) -> tuple[list[str], Path]:
+    """Return the command that a script stands for, and the folder in which it runs.
+
+    Args:
+        script: The script.
+        folders: Folders in which its file is looked up, at least one.
+
+    Raises:
+        ValueError: If it is no command.
+        OSError: As of :func:`command_of`, in the first folder.
+    """
+    missing = []
+    for folder in folders:
+        try:
+            return command_of(script, folder), folder
+        except FileNotFoundError as error:
+            missing.append(error)
+    raise missing[0]
+
+
+def check_script(script: str, folders: Sequence[Path], problems: Problems) -> None:
     """Check that what a script runs is there.
 
     Args:
         script: The script.
-        folder: Folder of its bundle.
+        folders: Folders in which its file is looked up, at least one.
         problems: Collector at the script.
     """
-    problems.read(lambda _: _without_errors(script, folder), script)
-
-
-def _without_errors(script: str, folder: Path) -> None:
     try:
-        command_of(script, folder)
-    except OSError as error:
-        raise ValueError(str(error)) from None
+        find_command(script, folders)
+    except (OSError, ValueError) as error:
+        problems.add(str(error))
 
 
 def model_of_script(config: Mapping[str, Any]) -> str:

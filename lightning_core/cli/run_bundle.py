@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         for change in changes:
             print(f"changed: {change}")
     else:
-        bundle = before.supplied()  # keep the folders in which class paths are looked up
+        bundle = replace(before, folder=bundle.folder).supplied()
     if bundle.supply is not None:
         bundle.supply.check(local=not arguments.ray)
     _say_check(bundle)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.bundle.scripts import SCRIPT
@@ -35,7 +34,7 @@ class Assignment:
         cell: Minimum number of batches in a loss cell.
         scheduler: Name of the scheduler's actor.
         folder: Folder of the job, for its checkpoints and logs.
-        paths: Folders in which class paths are looked up; a script runs in the first one.
+        paths: Folders in which class paths and scripts are looked up.
         kind: Kind of the devices.
         devices: Devices of the job, in the order of its ranks.
         rank: Rank of this worker.
@@ -65,8 +64,3 @@ class Assignment:
     def script(self) -> str:
         """The script that trains the job; empty if it has a config."""
         return str(self.config.get(SCRIPT, ""))
-
-    @property
-    def script_folder(self) -> Path:
-        """Folder in which the script runs."""
-        return Path(self.paths[0])

@@ -187,12 +187,14 @@ def serving(relay: Relay, path: Path) -> Iterator[None]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
     thread.start()
-    server = SocketServer(relay, path)
+    server, watch = SocketServer(relay, path), None
     try:
         asyncio.run_coroutine_threadsafe(server.open(), loop).result(OPEN_TIMEOUT)
-        asyncio.run_coroutine_threadsafe(relay.watch(), loop)
+        watch = asyncio.run_coroutine_threadsafe(relay.watch(), loop)
         yield
     finally:
+        if watch is not None:
+            watch.cancel()
         asyncio.run_coroutine_threadsafe(_wind_up(server), loop).result(OPEN_TIMEOUT)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(OPEN_TIMEOUT)
@@ -201,8 +203,7 @@ def serving(relay: Relay, path: Path) -> Iterator[None]:
 
 
 async def _wind_up(server: SocketServer) -> None:
+    """Close the server; its connections end by themselves then."""
     await server.close()
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.wait(others, timeout=OPEN_TIMEOUT / 2) if others else None
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=OPEN_TIMEOUT / 2)

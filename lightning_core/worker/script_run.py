@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightning_core.agent.launched_script import LAUNCHED, RELEASED_CODE, RESUME, ScriptTerms
-from lightning_core.bundle.scripts import command_of
+from lightning_core.bundle.scripts import find_command
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, WorkerExited
@@ -86,7 +86,7 @@ def run_script(assignment: Assignment, device: WorkerDevice, forward: Forward) -
     folder.mkdir(parents=True, exist_ok=True)
     found = find(folder)  # only checkpoints that the pool manager has put there
     try:
-        command = command_of(assignment.script, assignment.script_folder)
+        command, runs_in = find_command(assignment.script, [Path(path) for path in assignment.paths])
     except OSError as error:  # it was there when the job was submitted, perhaps on another machine
         return replace(left, cause=ExitCause.BROKEN, detail=f"its script cannot be run here: {error}")
     beside = None if device.arbiter is None else device.arbiter.parent.parent
@@ -98,7 +98,7 @@ def run_script(assignment: Assignment, device: WorkerDevice, forward: Forward) -
         with serving(relay, socket):
             process = ScriptProcess(
                 command,
-                assignment.script_folder,
+                runs_in,
                 _environment(os.environ, assignment, device, terms, found),
                 home / "log.txt",
                 mark,

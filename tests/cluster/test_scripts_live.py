@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +31,8 @@ pytestmark = pytest.mark.cluster
 
 
 def script(options: str, batches: int, **terms: Any) -> dict[str, Any]:
-    return {
-        "script": f"tests/looping.py {options}", "target": {"batches": batches}, "deadline": DEADLINE, "cell": 5, **terms
-    }  # fmt: skip
+    terms = {"deadline": DEADLINE, "cell": 5, **terms}
+    return {"script": f"tests/looping.py {options}", "target": {"batches": batches}, **terms}
 
 
 def log_of(folder: Path, name: str) -> str:
@@ -56,9 +56,9 @@ def test_scripts_and_lightning_take_turns_and_a_script_that_raises_is_tried_agai
     assert begins_in(tmp_path)[1][1] > 0
     assert log.count("after the training") == 1
     with Journal.open(tmp_path / "journal.db") as journal:
-        told = [event for event in map(decode_event, (entry.event for entry in journal.entries()))]
+        told = [decode_event(entry.event) for entry in journal.entries()]
     order = [event.job for event in told if isinstance(event, Report)]
-    assert len([1 for one, other in zip(order, order[1:], strict=False) if one != other]) > 10
+    assert sum(one != other for one, other in pairwise(order)) > 10
     assert (tmp_path / "jobs" / "script" / "last.ckpt" / "state.json").is_file()
 
 
@@ -110,7 +110,7 @@ def test_a_script_is_released_for_a_more_urgent_job_and_resumes_on_another_devic
         return urgent.batches > 0
 
     def finish(now: float, jobs: list[JobStatus]) -> bool:
-        first, patient, urgent = jobs
+        _, patient, urgent = jobs
         if patient.incarnation == 1 or patient.state is not State.RUNNING:
             return False
         for one in (patient, urgent):
