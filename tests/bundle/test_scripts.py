@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from lightning_core.bundle.bundle_file import BundleSpec
+from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.python_form import Training
-from lightning_core.bundle.scripts import command_of, without_secrets
+from lightning_core.bundle.scripts import command_of, find_command, without_secrets
 from lightning_core.core.jobs import Capability
 from lightning_core.parts.search.search_file import SearchSpec
 from lightning_core.run.differences import differences
@@ -124,6 +125,17 @@ def test_the_commands_that_scripts_stand_for(tmp_path: Path) -> None:
     assert command_of("pytest -q", tmp_path)[0] == str(Path(python).with_name("pytest"))
 
 
+def test_a_script_is_looked_up_where_the_bundle_was_submitted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is resumed has a copy of its bundle in a folder of its own."""
+    made = replace(bundle(tmp_path), folder=tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    made.check()
+    assert find_command("train.py", [tmp_path / "run", tmp_path])[1] == tmp_path
+    assert find_command("python", [tmp_path / "run", tmp_path])[1] == tmp_path / "run"
+
+
 def test_a_bundle_of_scripts_is_checked_without_torch(tmp_path: Path) -> None:
     """It takes milliseconds, and no class is imported."""
     code = (
@@ -138,18 +150,15 @@ def test_a_bundle_of_scripts_is_checked_without_torch(tmp_path: Path) -> None:
 def test_a_script_in_python(tmp_path: Path) -> None:
     spec = Training("a", "1h", "loss<=0.1", script="train.py --lr 0.1").read(Settings(), tmp_path)
     assert (spec.script, spec.job.deadline) == ("train.py --lr 0.1", 3600.0)
-    with pytest.raises(BundleError, match="model is missing .*; or script, for a loop of your own"):
+    with pytest.raises(BundleError, match=r"model is missing .*; or script, for a loop of your own"):
         Training("a", "1h", "loss<=0.1").read(Settings(), tmp_path)
     with pytest.raises(BundleError, match=r"jobs\.a\.model: is for a job that Lightning trains"):
         Training("a", "1h", "loss<=0.1", script="train.py", model="mine.Net").read(Settings(), tmp_path)
 
 
 def test_a_search_needs_a_config(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(
-        "script: train.py\ndeadline: 1h\nsearch: {metric: loss, mode: min, epochs: 1, space: {model.init_args.lr: [1]}}\n"
-    )
-    from lightning_core.bundle.pool_section import ExistingPool
-
+    terms = "search: {metric: loss, mode: min, epochs: 1, space: {model.init_args.lr: [1]}}"
+    (tmp_path / "s.yaml").write_text(f"script: train.py\ndeadline: 1h\n{terms}\n")
     with pytest.raises(BundleError, match="script: is for a job; a search gives hyper-parameters to a config"):
         SearchSpec.from_file(tmp_path / "s.yaml", ExistingPool(1, "cpu", "the pool", ()))
 
@@ -161,6 +170,4 @@ def test_secrets_of_a_script_are_not_shown(tmp_path: Path) -> None:
     assert differences(old, new) == [
         "jobs.a.script: train.py --lr 0.1 --api-key ... -> train.py --lr 0.2 --api-key ..."
     ]
-    assert (
-        without_secrets("env HF_TOKEN=abc python train.py --tokens 3") == "env HF_TOKEN=... python train.py --tokens 3"
-    )
+    assert without_secrets("env HF_TOKEN=abc train.py --tokens 3") == "env HF_TOKEN=... train.py --tokens 3"
