@@ -26,6 +26,7 @@ from lightning_core.bundle.scripts import find_command
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.durations import format_duration
 from lightning_core.core.events import ExitCause, WorkerExited
+from lightning_core.core.targets import Target, parse_target
 from lightning_core.node.memory import MemoryKills
 from lightning_core.storage.atomic_files import replace_link
 from lightning_core.storage.job_checkpoints import FILE, FoundCheckpoint, checkpoint_folder, find, newest_written
@@ -226,10 +227,19 @@ def _environment(
     variables |= {
         "OMP_NUM_THREADS": str(device.threads),
         f"{PREFIX}JOB": assignment.job,
+        **_in_a_line(assignment.target),
         LAUNCHED: str(terms),
         **({} if found is None else {RESUME: str(found.path)}),
     }
     return {"PYTHONUNBUFFERED": "1", **variables}
+
+
+def _in_a_line(target: Target) -> dict[str, str]:
+    """Return the variable of a target, for what the script starts and a Trainer may be in; a part's may have no line."""
+    with suppress(ValueError):
+        if parse_target(text := str(target)) == target:
+            return {f"{PREFIX}TARGET": text}
+    return {}
 
 
 def _link(link: Path, saved: FoundCheckpoint | None) -> None:

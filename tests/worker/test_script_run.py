@@ -295,8 +295,8 @@ def test_the_variables_of_a_script(stage: Stage, monkeypatch: pytest.MonkeyPatch
     code = "import os, sys; print(sorted(k for k in os.environ if k[:3] in ('RAY', 'LIG', 'OMP', 'MIN'))); "
     code += "print(os.getcwd(), os.environ['OMP_NUM_THREADS'], os.getpgrp() == os.getpid() == os.getsid(0))"
     stage.run(config={"script": f'python -c "{code}"'})
-    names = "['LIGHTNING_CORE_JOB', 'LIGHTNING_CORE_LAUNCHED', 'LIGHTNING_CORE_SCRIPT', 'MINE', 'OMP_NUM_THREADS']"
-    assert stage.log.splitlines()[:2] == [names, f"{ROOT} 1 True"]
+    names = ["LIGHTNING_CORE_JOB", "LIGHTNING_CORE_LAUNCHED", "LIGHTNING_CORE_SCRIPT", "LIGHTNING_CORE_TARGET"]
+    assert stage.log.splitlines()[:2] == [str([*names, "MINE", "OMP_NUM_THREADS"]), f"{ROOT} 1 True"]
 
 
 # ---------------------------------------------------------------------------------------------------- the relay
