@@ -274,8 +274,8 @@ class CoreCallback(pl.Callback):
                 self._trainer = None  # from now on every hook does nothing
                 return
             record = self._record = self._new_record(trainer)
-            options, is_script = replace(self._options, job=record.job), self._script is not None
-            self._fit = Fit(trainer, pl_module, options, self._checkpointer, record, is_script=is_script)
+            options = replace(self._options, job=record.job)
+            self._fit = Fit(trainer, pl_module, options, self._checkpointer, record, script=self._script)
         if (fit := self._fit_of(trainer)) is not None:
             self._check_resumed(trainer)
             fit.begin(trainer)

@@ -19,7 +19,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord
-from lightning_core.agent.launched_script import RELEASED_CODE
+from lightning_core.agent.launched_script import RELEASED_CODE, LaunchedScript
 from lightning_core.agent.options import Options
 from lightning_core.agent.participant import UNKNOWN, Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
@@ -60,7 +60,7 @@ class Fit(Participant):
         options: Options of the callback.
         checkpointer: Checkpointer of the callback.
         record: Record of the job, which is updated.
-        is_script: Whether the process is the script of a launched job, which it leaves where no worker catches errors.
+        script: What this process was told, if it is the script of a launched job: it leaves that, too.
     """
 
     MEANT = (*Participant.MEANT, MisconfigurationException)  # the config of a launched job is wrong
@@ -73,9 +73,9 @@ class Fit(Participant):
         checkpointer: JobCheckpointer,
         record: JobRecord,
         *,
-        is_script: bool = False,
+        script: LaunchedScript | None = None,
     ) -> None:
-        self._is_script = is_script
+        self._script = script
         watch_bar_of(trainer)
         self.trainer = trainer
         """Trainer that fits."""
@@ -400,12 +400,14 @@ class Fit(Participant):
 
     def _leave(self, told: JobEnded | JobReleased) -> NoReturn:
         """Leave the fit; in a script, the process too: what follows the fit must not run, such as an upload."""
-        if not self._is_script:
+        if self._script is None:
             raise told
+        if isinstance(told, JobReleased):
+            self._script.note_release()
         raise SystemExit(RELEASED_CODE if isinstance(told, JobReleased) else 0) from told
 
     @override
     def survive(self, error: Exception) -> None:
-        if self._is_script and isinstance(error, JobEnded | JobReleased):
+        if self._script is not None and isinstance(error, JobEnded | JobReleased):
             self._leave(error)
         super().survive(error)

@@ -1,6 +1,7 @@
 """A script with a loop of its own, which is a launched job by the contract alone: no torch, no adapter.
 
-``python tests/looping.py [--folder] [--pause S] [--raise-at N] [--die-at N] [--deaf] [--alone] [--code N] [--child]``
+``python tests/looping.py [--folder] [--pause S] [--raise-at N] [--die-at N] [--give-up-at N] [--deaf] [--alone]
+[--child] [--code N] [--wrapped]``
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class Loop:
                     self.save()
                     print(f"released after {self.batches}", flush=True)
                     self.tell()
+                    if self.options.wrapped:
+                        self.launched.note_release()
+                        sys.exit(1)
                     sys.exit(RELEASED_CODE)
                 case Grant(share=share) if share > 0 or self.options.deaf:
                     yield
@@ -117,7 +121,7 @@ class Loop:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--folder", "--deaf", "--alone", "--child"):
+    for name in ("--folder", "--deaf", "--alone", "--child", "--wrapped"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--pause", type=float, default=0.002)
     for name in ("--raise-at", "--die-at", "--give-up-at", "--code"):

@@ -158,10 +158,12 @@ class _Run:
             return replace(left, detail="with its script")  # it ends as it likes, or was ended
         if forced:
             return replace(left, cause=ExitCause.HUNG, detail="\n".join([*output.splitlines()[-20:], forced]))
-        if (word := self._relay.last_word) is not None:
-            return replace(left, cause=word.cause, detail=word.detail)
-        if code == RELEASED_CODE and self._relay.was_told_to_leave:
+        word = self._relay.last_word
+        says_released = code == RELEASED_CODE or (word is not None and word.cause is ExitCause.RELEASED)
+        if says_released and self._relay.was_told_to_leave:
             return replace(left, cause=ExitCause.RELEASED)
+        if word is not None and word.cause is not ExitCause.RELEASED:
+            return replace(left, cause=word.cause, detail=word.detail)
         if code == 0:
             return replace(left, detail="with its script" if self._relay.has_reported else NEVER_JOINED)
         if code == -9 and (death := self._kills.why_died())[1]:
@@ -170,7 +172,7 @@ class _Run:
                 return replace(left, cause=ExitCause.OUT_OF_MEMORY, detail=f"{OOM}: {words}")
             return replace(left, cause=ExitCause.LOST, detail=f"the script was killed by SIGKILL ({words})")
         cause, story = exit_of_script(code, output)
-        if code == RELEASED_CODE:
+        if says_released:
             story = f"{story}, by which it says that it was told to leave, and it was not"
         return replace(left, cause=cause, detail=story)
 
@@ -235,7 +237,7 @@ def _environment(
 
 
 def _in_a_line(target: Target) -> dict[str, str]:
-    """Return the variable of a target, for what the script starts and a Trainer may be in; a part's may have no line."""
+    """Return the variable of a target, for Trainers in what the script starts; one of a part may have no line."""
     with suppress(ValueError):
         if parse_target(text := str(target)) == target:
             return {f"{PREFIX}TARGET": text}

@@ -110,7 +110,7 @@ def batches_of(stage: Stage) -> int:
 
 
 @pytest.mark.promise("R9")
-@pytest.mark.parametrize("options", ["", "--folder"])
+@pytest.mark.parametrize("options", ["", "--folder --wrapped"])
 def test_a_script_is_released_and_resumes_where_it_was(stage: Stage, options: str) -> None:
     with stage.running(options) as first:
         until(lambda: batches_of(stage) > 5)
