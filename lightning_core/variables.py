@@ -41,7 +41,7 @@ KNOWN = {
     "VERDICT": "for an on_verdict command: the job's new verdict; empty for an alert",
     "REASON": "for an on_verdict command: reason of the verdict or alert",
     "LAUNCHED": "for a script that a pool has started: the file that says so, read by lightning_core.agent",
-    "RESUME": "for such a script: the checkpoint that it resumes from, as it was saved; unset if it begins",
+    "RESUME": "for such a script: the file or folder to resume from, as it was saved; unset if it begins",
     "SCRIPT": "for the processes of such a script: the mark by which they end with its worker",
     "WITHIN": "for processes that a training starts: the training's process, and its job",
     "DISABLE": "1 switches the package off in every Trainer",
