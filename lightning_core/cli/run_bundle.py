@@ -102,7 +102,10 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace) -> int:
 
 def _say_check(bundle: BundleSpec) -> None:
     jobs = f"{len(bundle.jobs)} job{'s' * (len(bundle.jobs) > 1)}"
-    print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
+    check = "checking the scripts"
+    if not all(spec.script for spec in bundle.jobs):
+        check = "importing torch and Lightning to check the configs"
+    print(f"{jobs} under {bundle.settings.policy}; {check} ...", flush=True)
 
 
 def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, before: BundleSpec | None = None) -> int:

@@ -128,22 +128,30 @@ def exit_of_script(code: int, output: str) -> tuple[ExitCause, str]:
         known = -code in {int(number) for number in signal.Signals}
         by = describe_signal(-code) if known else f"signal {-code}"
         return ExitCause.LOST, "\n".join([*lines, f"the script was killed by {by}"])
-    error = _last_error(lines)
-    if error and _OF_MEMORY.search(error):
-        return ExitCause.OUT_OF_MEMORY, "\n".join([*lines, f"{OOM}: {error}"])
-    return ExitCause.RAISED, "\n".join([*lines, error or f"the script ended with exit code {code}"])
+    errors = _last_errors(lines)
+    if want := next((error for error in errors if _OF_MEMORY.search(error)), None):
+        return ExitCause.OUT_OF_MEMORY, "\n".join([*lines, f"{OOM}: {want}"])
+    return ExitCause.RAISED, "\n".join([*lines, errors[-1] if errors else f"the script ended with exit code {code}"])
 
 
-def _last_error(lines: Sequence[str]) -> str:
-    """Return the error of the last traceback among lines; empty if there is none.
+def _last_errors(lines: Sequence[str]) -> list[str]:
+    """Return the error of the last traceback among lines, after those that have led to it; empty if there is none.
 
     Example::
 
-        >>> _last_error(["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: no", "bye"])
-        'ValueError: no'
+        >>> _last_errors(["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: no", "bye"])
+        ['ValueError: no']
     """
-    begins = max((k for k, line in enumerate(lines) if line.startswith("Traceback (most recent")), default=len(lines))
-    return next((line for line in lines[begins + 1 :] if line and not line[0].isspace()), "")
+    errors: list[str] = []
+    within = linked = False
+    for line in lines:
+        if line.startswith("Traceback (most recent"):
+            errors, within, linked = errors if linked else [], True, False
+        elif within and line and not line[0].isspace():
+            errors.append(line)
+            within = False
+        linked = linked or line.startswith(("During handling of the above", "The above exception was the direct"))
+    return errors
 
 
 def _involves_user_code(error: BaseException) -> bool:
