@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,7 @@ def test_a_script_is_released_for_a_more_urgent_job_and_resumes_on_another_devic
         "patient": script("--pause 0.01", 10**6, deadline="10h"),
         "urgent": job(target=long, pause=0.01, deadline="11h"),
     }}, ROOT)  # fmt: skip
+    made = replace(made, settings=replace(made.settings, stay=0.5))
     summary = made.run(run_dir=tmp_path, cluster=three, watcher=Seen(hurry, make_room, finish))
     assert [status.verdict for status in summary.jobs] == [Verdict.MET] * 3
     (before, first), (after, second) = begins_in(tmp_path, "patient")
