@@ -149,6 +149,7 @@ def test_what_a_script_starts_makes_no_callback(stage: Stage, monkeypatch: pytes
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 10
 
 
+@pytest.mark.nightly
 def test_a_whole_lightning_script_in_a_process_of_its_own(stage: Stage) -> None:
     with stage.running(config={"script": "-m tests.lightning_script"}) as exits:
         until(lambda: batches_of(stage) > 5)
