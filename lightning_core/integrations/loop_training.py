@@ -369,6 +369,7 @@ class LoopTraining(Participant):
             ScriptReleased: If it leaves.
         """
         if self.steering.leaving and self._script is not None and not self._script.fails:
+            self._script.note_release()
             raise ScriptReleased(RELEASED_CODE)
 
     def warn_once(self, what: str) -> None:

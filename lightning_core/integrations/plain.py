@@ -38,7 +38,9 @@ from lightning_core.integrations.loop_training import (
     place_of_fabric,
 )
 from lightning_core.variables import PREFIX, is_disabled, run_history, will_be_requeued
+from lightning_core.view.console_lines import logger
 
+log = logger(__name__)
 T = TypeVar("T")
 
 # Counts the changes of what a state holds.
@@ -385,6 +387,10 @@ class Run:
         if options.job.on_hold is not OnHold.KEEP and place.ranks > 1:
             raise ValueError(f"on_hold={options.job.on_hold} needs a training of one process, got {place.ranks}")
         if not all_ranks_begin(place.rank, place.ranks, options.job.name, options.same_on_all_ranks()):
+            self._closed = True
+            return None
+        if self._script is not None and not self._script.begin_training():
+            log.warning("%s: a second training of a script is no part of its job, and is left alone", options.job.name)
             self._closed = True
             return None
         said = self._said

@@ -33,6 +33,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
         )  # fmt: skip
         script = LaunchedScript(terms)
         monkeypatch.setattr(script, "client", lambda: client)
+        monkeypatch.setattr(script, "note_release", lambda: None)
         monkeypatch.setattr(plain, "launched_script", lambda: script)
         if resume is not None:
             monkeypatch.setenv("LIGHTNING_CORE_RESUME", resume)
