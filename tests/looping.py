@@ -1,7 +1,7 @@
-"""A script with a loop of its own, which is a launched job by the contract alone: no torch, no adapter.
+"""A script with a loop of its own, which is a launched job by the contract alone, or by ``track``: no torch.
 
-``python tests/looping.py [--folder] [--pause S] [--raise-at N] [--die-at N] [--give-up-at N] [--deaf] [--alone]
-[--child] [--code N] [--wrapped]``
+``python tests/looping.py [--track] [--folder] [--pause S] [--raise-at N] [--die-at N] [--give-up-at N] [--deaf]
+[--alone] [--child] [--code N] [--wrapped]``
 """
 
 from __future__ import annotations
@@ -119,9 +119,35 @@ class Loop:
             self.launched.give_up("at a place\nhung for 9 minutes")
 
 
+def track(options: argparse.Namespace) -> None:
+    """Train as a user's script does."""
+    import lightning_core
+
+    script = launched_script()
+    with lightning_core.track() as run:
+        batches = 0
+        if run.resume_path is not None:
+            state = json.loads(run.resume_path.read_text())
+            run.load_state_dict(state)
+            batches = int(state["batches"])
+        if script is not None:
+            print(f"incarnation {script.incarnation} begins at {batches} on {script.devices}", flush=True)
+
+        def save(path: Path) -> None:
+            path.write_text(json.dumps(run.state_dict()))
+            print(f"released after {run.state_dict()['batches']}", flush=True)
+
+        run.save_with(save)
+        while not run.over:
+            batches += 1
+            time.sleep(options.pause)
+            run.step(loss=1.0 / batches)
+    print("after the training", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--folder", "--deaf", "--alone", "--child", "--wrapped"):
+    for name in ("--track", "--folder", "--deaf", "--alone", "--child", "--wrapped"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--pause", type=float, default=0.002)
     for name in ("--raise-at", "--die-at", "--give-up-at", "--code"):
@@ -130,6 +156,9 @@ def main() -> None:
     if options.child:  # in a session of its own, so that no signal to the group reaches it
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         print(f"child {child.pid}", flush=True)
+    if options.track:
+        track(options)
+        return
     launched = None if options.alone else launched_script()
     if launched is not None:
         Loop(launched, options).run()

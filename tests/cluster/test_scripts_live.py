@@ -121,7 +121,7 @@ def test_a_script_is_released_for_a_more_urgent_job_and_resumes_on_another_devic
     long = {"batches": 10**6}
     made = Bundle.from_dict({"policy": "edf", "period": "0.5s", "pool": {"devices": 2}, "jobs": {
         "first": job(target=long, pause=0.01),
-        "patient": script("--pause 0.01", 10**6, deadline="10h"),
+        "patient": script("--track --pause 0.01", 10**6, deadline="10h"),
         "urgent": job(target=long, pause=0.01, deadline="11h"),
     }}, ROOT)  # fmt: skip
     made = replace(made, settings=replace(made.settings, stay=0.5))
