@@ -154,6 +154,7 @@ class LoopTraining(Participant):
         """Epochs that are done."""
         self._epoch_began = batches
         self._per_epoch: int | None = None
+        self._counted = 0
         super().__init__(
             options,
             record,
@@ -227,7 +228,7 @@ class LoopTraining(Participant):
 
     def _begin_epoch(self, per_epoch: int | None) -> None:
         self._epoch_began = self._batches
-        self._per_epoch = per_epoch or self._per_epoch
+        self._per_epoch = self._counted or per_epoch or self._per_epoch
         if self.mailbox is not None:
             self._describe_epoch(self.mailbox)
 
@@ -274,7 +275,8 @@ class LoopTraining(Participant):
         """Note that an epoch has ended, and that what comes now may take any time."""
         self.hangs.excuse()
         self.epochs += 1
-        self._per_epoch = (self._batches - self._epoch_began) or self._per_epoch
+        self._counted = self._batches - self._epoch_began  # it may have been left early, as the next ones may be
+        self._per_epoch = self._counted or self._per_epoch
         self._alone(self._read_epoch, None)
 
     def _read_epoch(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from lightning_core.agent.environment import read
 from lightning_core.agent.job_record import JobRecord, notebook_card
@@ -103,15 +103,18 @@ class Run:
         """Join, and wait until this process may train; the first batch does it too."""
         self._begin()
 
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yield the batches of an epoch; each ends when the next one is asked for, or with the loop's body.
+    def batches(self, loader: Iterable[T]) -> Iterable[T]:
+        """Return the batches of an epoch; each ends when the next one is asked for, or with the loop.
 
-        It stops early once the run is over: then :attr:`over` is true, and the loop around it is to end too.
+        There are no more of them once the run is over: then :attr:`over` is true, and the loop around it is to end too.
 
         Args:
             loader: Loader of the training, or any iterable. Its length, if it has one, is that of an epoch, and its
                 ``batch_size`` that by which earlier runs are compared.
         """
+        return _Batches(self._each_of, loader)
+
+    def _each_of(self, loader: Iterable[T]) -> Iterator[T]:
         per_epoch = _length_of(loader)
         training = self._begin(per_epoch, getattr(loader, "batch_size", None))
         if training is None:
@@ -131,8 +134,10 @@ class Run:
                 yield batch
             except GeneratorExit:  # left by break or return: the batch was done if it has said anything
                 self._in_batch = False
-                if self._outputs and not self._closed:
-                    training.end_batch(self._outputs)
+                if not self._closed:
+                    if self._outputs:
+                        training.end_batch(self._outputs)
+                    training.end_epoch()
                 raise
             self._in_batch = False
             training.end_batch(self._outputs)
@@ -144,14 +149,17 @@ class Run:
             training.end_epoch()
         self._over = training.is_over
 
-    def validation_batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yield the batches of a validation, before each of which the job waits for its turn.
+    def validation_batches(self, loader: Iterable[T]) -> Iterable[T]:
+        """Return the batches of a validation, before each of which the job waits for its turn.
 
         A loop may validate without it: then the whole validation is one turn.
 
         Args:
             loader: Loader of the validation, or any iterable.
         """
+        return _Batches(self._each_of_validation, loader)
+
+    def _each_of_validation(self, loader: Iterable[T]) -> Iterator[T]:
         training = self._begin()
         if training is None:
             yield from loader
@@ -436,6 +444,24 @@ class Run:
         self.close(error)
         if isinstance(error, JobEnded):  # of a launched job, which is over, or has another process
             raise SystemExit(int(isinstance(error, JobFenced))) from None
+
+
+class _Batches(Generic[T]):
+    """The batches of a loader as a run yields them, with the length of the loader if it has one.
+
+    Args:
+        yields: Yields them.
+        loader: The loader.
+    """
+
+    def __init__(self, yields: Callable[[Iterable[T]], Iterator[T]], loader: Iterable[T]) -> None:
+        self._yields, self._loader = yields, loader
+
+    def __iter__(self) -> Iterator[T]:
+        return self._yields(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a TypeError is what a loader without a length raises
 
 
 def track(
