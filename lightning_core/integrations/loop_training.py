@@ -20,6 +20,7 @@ from lightning_core.agent.participant import Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
 from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.ranks import NOTHING
 from lightning_core.agent.user_code.torch_here import HOST, TrainingDevice, device_name, torch_here
 from lightning_core.core.answers import JobForecast
@@ -41,6 +42,10 @@ _NEXT_BATCH = Phase.NEXT_BATCH
 
 class ScriptReleased(SystemExit):
     """Leaves the process of a launched script that was saved and gives its devices back, to be resumed later."""
+
+
+class ScriptEnded(SystemExit):
+    """Leaves the process of a launched script whose job is over with its target unmet, or has another process."""
 
 
 class Place(NamedTuple):
@@ -286,6 +291,13 @@ class LoopTraining(Participant):
         self._resolve_target(self._per_epoch, self.mailbox)
         if self._batches == self._last_batch and not self.steering.wants_stop:
             self._end_work(self.mailbox)
+
+    @override
+    def survive(self, error: Exception) -> None:
+        """Log what a hook raises; leave the process if the scheduler has ended the job of a launched script."""
+        if isinstance(error, JobEnded):
+            raise ScriptEnded(int(isinstance(error, JobFenced))) from None
+        super().survive(error)
 
     # ---------------------------------------------------------------------------------------------------- each batch
 

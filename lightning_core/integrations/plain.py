@@ -21,7 +21,6 @@ from lightning_core.agent.launched_script import RESUME, LaunchedScript, launche
 from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import class_path
-from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.roll_call import all_ranks_begin
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
@@ -442,8 +441,6 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
-        if isinstance(error, JobEnded):  # of a launched job, which is over, or has another process
-            raise SystemExit(int(isinstance(error, JobFenced))) from None
 
 
 class _Batches(Generic[T]):
