@@ -13,6 +13,7 @@ HEADINGS = {
     "pool": "Scripts and a bundle on one pool",
     "devices": "Two devices",
     "overhead": "Overhead of the callback",
+    "loops": "Four kinds of loops",
     "endurance": "Millions of batches with the callback",
     "gpu_evidence": "On a GPU",
     "decide": "A round of the scheduler",
@@ -187,6 +188,19 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "callback_p99_us": ("Hooks of the callback per batch, 99th percentile", "{:.2g} µs"),
         "blocking_call_ratio": ("Blocking actor call, as a multiple", "{:.0f}"),
         "tune_report_ratio": ("Ray Tune's report callback, as a multiple", "{:.0f}"),
+    },
+    "loops": {
+        "overhead_us_plain": ("What a user pays a batch of .6 ms above the loop without us: a plain loop", "{:.1f} µs"),
+        "overhead_us_fabric": ("... Fabric, with a callback", "{:.1f} µs"),
+        "overhead_us_hf": ("... the Trainer of `transformers`, above a callback that does nothing", "{:.1f} µs"),
+        "overhead_us_lightning": ("... Lightning's Trainer, above a callback that does nothing", "{:.1f} µs"),
+        "same_weights": ("Trainings with the same weights with and without us, of digits and a transformer", "{:.0%}"),
+        "same_cells": ("Trainings whose curves are the same in all four loops, to the bit", "{:.0%}"),
+        "worst_share_error": (
+            "Worst error of a share over any 10 s, one loop of each kind on one device",
+            "{:.2g} of the share",
+        ),
+        "device_use": ("Work done together, as a fraction of what one does alone", "{:.2f}"),
     },
     "endurance": {
         "batches": ("Batches", "{:,.0f}"),

@@ -12,8 +12,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord, notebook_card
+from lightning_core.agent.launched_script import RESUME, LaunchedScript, is_part_of_launched, launched_script
 from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
+from lightning_core.agent.steering.fit_signals import JobEnded, JobReleased
 from lightning_core.agent.steering.roll_call import RollCall
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
@@ -23,13 +25,18 @@ from lightning_core.variables import is_disabled, run_history, will_be_requeued
 from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
-from .checkpointing.job_checkpointer import JobCheckpointer
+from .checkpointing.job_checkpointer import FILE, JobCheckpointer
+from .checkpointing.job_writer import CheckpointNotSavedError, write
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .held_state import check_offload
+from .logger_runs import call_it_a_success, finish_run
 from .parent import ForParent, Left
 
 log = logger(__name__)
+
+# Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
+UNKNOWN_DEADLINE = 1.0
 
 
 class CoreCallback(pl.Callback):
@@ -89,6 +96,11 @@ class CoreCallback(pl.Callback):
         verdict do not count that as the end.
 
     .. note::
+        In a script that a pool has launched (``script:`` of a bundle), name, deadline, target and ``pool`` are those of
+        the bundle. A job that is told to leave is saved and leaves ``fit`` by SystemExit with exit code 75. Pass
+        ``ckpt_path=os.environ.get("LIGHTNING_CORE_RESUME")`` to ``fit``, so that it resumes.
+
+    .. note::
         Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.
 
     .. note::
@@ -136,6 +148,7 @@ class CoreCallback(pl.Callback):
         # Only a launched job has a folder for its own checkpoints.
         self._folder: Path | None = None
         self._save_every = 300.0
+        self._script: LaunchedScript | None = None
         self._checkpointer = self._new_checkpointer()
         if is_disabled():  # nothing is looked at, and no hook does anything
             return
@@ -208,7 +221,10 @@ class CoreCallback(pl.Callback):
         if stage != "fit" or trainer.fast_dev_run:
             return
         if _speakers.get(trainer) not in (None, self):
-            log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
+            if not is_part_of_launched():  # such a script is given one, whether it has its own or not
+                log.warning("%s: ignored, because the Trainer has another CoreCallback", self._options.job.name)
+            return
+        if not self._take_over():
             return
         _speakers[trainer], self._trainer = self, weakref.ref(trainer)
         self.state_key = type(self).__qualname__
@@ -270,8 +286,10 @@ class CoreCallback(pl.Callback):
                 self._trainer = None  # from now on every hook does nothing
                 return
             record = self._record = self._new_record(trainer)
-            self._fit = Fit(trainer, pl_module, replace(self._options, job=record.job), self._checkpointer, record)
+            options = replace(self._options, job=record.job)
+            self._fit = Fit(trainer, pl_module, options, self._checkpointer, record, script=self._script)
         if (fit := self._fit_of(trainer)) is not None:
+            self._check_resumed(trainer)
             fit.begin(trainer)
 
     @override
@@ -356,17 +374,61 @@ class CoreCallback(pl.Callback):
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._fit_of(trainer) is not None:
+            self._write_last(trainer)
         self._close(trainer)
         if self._roll_call is not None:
             self._roll_call.withdraw(trainer)
 
     @override
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        self._close(trainer, exception)
+        told = exception.__cause__ if isinstance(exception, SystemExit) else None
+        if self._fit_of(trainer) is None or not isinstance(told, JobEnded | JobReleased):
+            self._close(trainer, exception)
+            return
+        if type(told) is JobEnded:
+            self._write_last(trainer)
+        self._close(trainer, told)
+        call_it_a_success(trainer)
+        finish_run(well=True)
 
     @override
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._close(trainer)
+
+    def _take_over(self) -> bool:
+        """Become the callback of a launched job, in its script; return whether this fit may speak for a job."""
+        script = launched_script()
+        if script is None:
+            return True
+        if not script.begin_training():
+            log.warning("%s: this process has trained its job already: this fit is no part of it", script.job)
+            return False
+        self._script = script
+        self._terms = JobTerms(script.job, UNKNOWN_DEADLINE, script.target, on_hold=script.on_hold)
+        self._options = replace(
+            self._options, job=self._terms.job, client=script.client(), device_lock=script.device_lock(), launched=True,
+            incarnation=script.incarnation, devices=script.devices, cores=script.cores, hang=script.hang,
+            every=script.every, give_up=script.give_up, suspender=script.suspender,
+        )  # fmt: skip
+        self._folder, self._save_every = script.folder, script.save_every
+        return True
+
+    def _check_resumed(self, trainer: pl.Trainer) -> None:
+        """Warn if a script was told from where to resume, and has begun anew."""
+        script = self._script
+        if script is not None and script.resume_path is not None and not trainer.ckpt_path:
+            log.warning("%s: begins anew, though there is a checkpoint: pass ckpt_path=os.environ.get('%s') to fit",
+                        script.job, RESUME)  # fmt: skip
+
+    def _write_last(self, trainer: pl.Trainer) -> None:
+        """Write the last checkpoint of a launched job in its own script; elsewhere its worker does."""
+        if self._script is None or self._folder is None:
+            return
+        try:
+            write(trainer, self._folder / FILE)
+        except CheckpointNotSavedError as error:  # the training has ended all the same
+            log.warning("%s: its last checkpoint could not be written: %s", self._script.job, error)
 
     def _new_checkpointer(self, micro_batches: MicroBatches | None = None) -> JobCheckpointer:
         return JobCheckpointer(self._folder, self._save_every, micro_batches)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
 from lightning_core.agent.job_record import JobRecord
+from lightning_core.agent.launched_script import RELEASED_CODE, LaunchedScript
 from lightning_core.agent.metric_log import MetricLog
 from lightning_core.agent.options import Options
 from lightning_core.agent.outcome import exit_of
@@ -61,6 +62,7 @@ class Fit(Participant):
         options: Options of the callback.
         checkpointer: Checkpointer of the callback.
         record: Record of the job, which is updated.
+        script: What this process was told, if it is the script of a launched job: it leaves that, too.
     """
 
     def __init__(
@@ -70,7 +72,10 @@ class Fit(Participant):
         options: Options,
         checkpointer: JobCheckpointer,
         record: JobRecord,
+        *,
+        script: LaunchedScript | None = None,
     ) -> None:
+        self._script = script
         watch_bar_of(trainer)
         self.trainer = trainer
         """Trainer that fits."""
@@ -267,7 +272,10 @@ class Fit(Participant):
         self.hangs.done()
         self._saves_before_hold = False
         self._report_checkpoint()
-        self.steering.between_batches()
+        try:
+            self.steering.between_batches()
+        except JobEnded as ended:
+            self._leave(ended)
         if self.steering.leaving:
             self._checkpointer.between_batches(trainer, self._leave_if_told)
         self.hangs.begin(Phase.NEXT_BATCH)
@@ -396,4 +404,18 @@ class Fit(Participant):
         if self.steering.leaving:
             if self._keeps_soon:
                 self._keep()
-            raise JobReleased(f"{self.name}: saved, to be resumed later")
+            self._leave(JobReleased(f"{self.name}: saved, to be resumed later"))
+
+    def _leave(self, told: JobEnded | JobReleased) -> NoReturn:
+        """Leave the fit; in a script, the process too: what follows the fit must not run, such as an upload."""
+        if self._script is None:
+            raise told
+        if isinstance(told, JobReleased):
+            self._script.note_release()
+        raise SystemExit(RELEASED_CODE if isinstance(told, JobReleased) else 0) from told
+
+    @override
+    def survive(self, error: Exception) -> None:
+        if self._script is not None and isinstance(error, JobEnded | JobReleased):
+            self._leave(error)
+        super().survive(error)

@@ -9,10 +9,7 @@ from pathlib import Path
 from lightning_core.core.protocols import Client, DeviceLock
 from lightning_core.core.targets import Target
 
-from .core_callback import CoreCallback
-
-# Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
-UNKNOWN_DEADLINE = 1.0
+from .core_callback import UNKNOWN_DEADLINE, CoreCallback
 
 
 class LaunchedCallback(CoreCallback):

@@ -18,6 +18,8 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_ON_NAN``       ``continue`` (if unset) or ``stop``
 ``LIGHTNING_CORE_ON_REFUSED``   ``hold`` (if unset), ``rename`` or ``alone``: action while the job's name is taken
 =============================== ==========================================================================
+
+In a script that a pool has launched, name and target are those of its job in the bundle.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lightning_core.agent.launched_script import is_part_of_launched, launched_script
 from lightning_core.variables import PREFIX, is_disabled, unknown
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ def callbacks() -> list[CoreCallback]:
             log.warning("%s", warning)
     if not environment.get(f"{PREFIX}JOB"):
         return []
+    if is_part_of_launched(environment):
+        return _of_launched(environment)
     # A process that makes a Trainer has imported it.
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: TID251
 
@@ -77,6 +82,8 @@ def fabric_callbacks() -> list[CoreFabricCallback]:
     environment = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
     if is_disabled(environment) or not environment.get(f"{PREFIX}JOB"):
         return []
+    if is_part_of_launched(environment) and launched_script(environment) is None:
+        return []  # a process that the script of a job has started
     from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: TID251
 
     from lightning_core.agent.environment import read
@@ -86,6 +93,16 @@ def fabric_callbacks() -> list[CoreFabricCallback]:
         return [CoreFabricCallback(**read(environment))]
     except ValueError as error:
         raise MisconfigurationException(str(error)) from None
+
+
+def _of_launched(environment: Mapping[str, str]) -> list[CoreCallback]:
+    """Return the callback of a script that a pool has launched; empty in a process that the script has started."""
+    script = launched_script(environment)
+    if script is None:
+        return []
+    from lightning_core.callbacks import CoreCallback
+
+    return [CoreCallback(script.job, target=script.target)]
 
 
 def _without_job(environment: Mapping[str, str]) -> list[str]:

@@ -273,7 +273,7 @@ def test_the_clock_on_the_wall_is_read_for_dates_only() -> None:
 
 # Control flow rather than errors: by the first three a launched job leaves Trainer.fit on purpose, which no built-in
 # error fits; the last is a KeyboardInterrupt, so that `except Exception` does not swallow it.
-SIGNALS = {"JobEnded", "JobFenced", "JobReleased", "ScriptReleased", "SignalReceivedError"}
+SIGNALS = {"JobEnded", "JobFenced", "JobReleased", "ScriptEnded", "ScriptReleased", "SignalReceivedError"}
 
 
 def test_every_error_has_one_root_and_a_built_in_that_fits() -> None:

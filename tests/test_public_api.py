@@ -17,7 +17,7 @@ NAMES = sorted(set(lightning_core.__all__) - {"__version__"})
 HEAVY = ("ray", "torch", "lightning")
 # What a client of a pool needs nothing of, and how much of the library it loads at most.
 NOT_A_CLIENTS = ("parts", "controllers", "planning", "policies", "estimators", "scheduler.tables")
-CLIENT_MODULES, CLIENT_LINES = 70, 10_500
+CLIENT_MODULES, CLIENT_LINES = 72, 10_800
 # The same of a scheduler with the default policy, estimator and no controllers.
 SCHEDULER_MODULES, SCHEDULER_LINES = 106, 18_500
 

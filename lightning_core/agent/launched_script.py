@@ -18,6 +18,7 @@ An adapter of a loop does this::
                     save(path)                      # a file, or a folder
             if told_to_leave and not launched.fails:
                 report(launched.last_checkpoint)
+                launched.note_release()
                 raise SystemExit(RELEASED_CODE)
 
 Nothing here imports torch, Ray or Lightning.
@@ -168,6 +169,7 @@ class LaunchedScript:
         self._next = time.monotonic() + terms.save_every
         self._failures = 0
         self._not_before = 0.0
+        self._has_trained = False
 
     @property
     def fails(self) -> bool:
@@ -187,6 +189,11 @@ class LaunchedScript:
         from lightning_core.node.arbiter_client import ArbiterClient
 
         return ArbiterClient(Path(self._terms.arbiter), cores=self._terms.bound)
+
+    def begin_training(self) -> bool:
+        """Note that a training begins; return whether it is the job, which the first of this process is alone."""
+        first, self._has_trained = not self._has_trained, True
+        return first
 
     # ------------------------------------------------------------------------------------------------ saving
 
@@ -246,6 +253,13 @@ class LaunchedScript:
         """Note a checkpoint that was written into :attr:`folder` by other means, as Lightning's are."""
         self.last_checkpoint = checkpoint
 
+    def note_release(self) -> None:
+        """Say that the job leaves because it was told to: a program that has started this one may lose its exit code.
+
+        To be followed by an exit with :data:`RELEASED_CODE`.
+        """
+        self._say(WorkerExited(self.job, self.incarnation, ExitCause.RELEASED))
+
     def give_up(self, story: str, cause: ExitCause = ExitCause.HUNG) -> None:
         """Say that the training hangs, or is lost, and end this process: nothing else ends a thread.
 
@@ -253,9 +267,15 @@ class LaunchedScript:
             story: Place of its thread, and the duration in the last line; or why it is lost.
             cause: Cause of the end.
         """
-        with suppress(ConnectionError):  # the worker sees at least that the process has ended
-            self.client().left(WorkerExited(self.job, self.incarnation, cause, story))
+        self._say(WorkerExited(self.job, self.incarnation, cause, story))
         os._exit(1)
+
+    def _say(self, exit: WorkerExited) -> None:
+        """Tell the worker how this process ends, which it reports once everything has ended."""
+        client = self.client()
+        with suppress(ConnectionError):  # it sees the exit code at least
+            client.left(exit)
+        client.close()
 
     def _note_saved(self, began: float) -> None:
         self.last_checkpoint = self._files.newest

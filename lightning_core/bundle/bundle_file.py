@@ -34,6 +34,9 @@
         cell: 5                        # minimum number of batches in a loss observation, by default 10
         save_every: 1m                 # minimum time between periodic checkpoints, by default 5m
         hang: 20m                      # time that any step may take before it hangs, by default 5m; or off
+      gan:
+        script: train.py --lr 0.1      # any training loop, in a process of its own; it runs in the folder of this file
+        target: {loss: 0.1}
 
 A file of one job has the keys of the job at the top, and ``name`` unless the file's own name will do.
 """
@@ -55,6 +58,7 @@ from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool, Kind, pool_to_dict, with_quantum
 from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, folder_warnings
 from lightning_core.bundle.problems import BundleError, Position, Problems, require
+from lightning_core.bundle.scripts import SCRIPT, check_script
 from lightning_core.bundle.settings_section import with_policy
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.limits import MAX_DEVICES
@@ -74,13 +78,13 @@ class BundleSpec:
         jobs: Jobs in the order of submission.
         settings: Policy, estimator, devices and constants of the scheduler.
         kind: Kind of the pool's devices.
-        folder: Folder in which class paths are looked up, besides the current folder.
+        folder: Folder in which class paths are looked up, besides the current folder, and in which scripts run.
         on_verdict: What to run when a verdict changes: ``command``, a list of words, and ``webhook``, a URL.
         allow_import: Names that class paths may import; None for all but the standard library and the like.
         supply: Where the nodes of its pool come from; None for devices that stay.
 
     Raises:
-        BundleError: If there is no job, or two jobs have the same name.
+        BundleError: If there is no job, two jobs have the same name, or imports are limited and a job is a script.
     """
 
     jobs: tuple[JobSpec, ...]
@@ -99,6 +103,9 @@ class BundleSpec:
             raise BundleError(["jobs: at least one job is needed"])
         if twice := {name for name in names if names.count(name) > 1}:
             raise BundleError([f"jobs: {name!r} is there twice" for name in sorted(twice)])
+        if self.allow_import is not None and (scripts := [spec for spec in self.jobs if spec.script]):
+            words = "a script imports what it likes, which allow_import cannot limit: remove one of them"
+            raise BundleError([spec.position.at(SCRIPT).problem(words) for spec in scripts])
         self.check_targets(self.settings)
 
     def check_targets(self, settings: Settings) -> None:
@@ -304,10 +311,15 @@ class BundleSpec:
             check_gpus(self.settings.devices, problems.at("pool", "kind"))
         for path, spec in checkpoints.items():
             check_checkpoint_file(path, problems.within(spec.position.at("ckpt_path")))
+        for spec in self.jobs:
+            if spec.script:
+                check_script(spec.script, (self.folder, Path.cwd()), problems.within(spec.position.at(SCRIPT)))
         if problems.messages:
             raise BundleError(problems.messages)
 
-        jobs = list(self.jobs)
+        jobs = [spec for spec in self.jobs if not spec.script]
+        if not jobs:
+            return
         request = ConfigsToCheck(
             [spec.config for spec in jobs],
             [str(self.folder), str(Path.cwd())],

@@ -41,7 +41,7 @@ def read_config(
             return config, problems.position
         config, problems = found
     if "model" not in config:
-        problems.add("model is missing (inline, or in the file that config names)")
+        problems.add("model is missing (inline, or in the file that config names); or script, for a loop of your own")
     for key in ("model", "data"):  # `model: mine.Cnn` is short for a class without arguments
         if isinstance(config.get(key), str):
             config[key] = {"class_path": config[key]}

@@ -12,7 +12,8 @@ from typing import Any
 
 from lightning_core.bundle.config_section import CONFIG_KEYS, read_config
 from lightning_core.bundle.job_spec import DEFAULT_CELL, SUBMITTED, JobSpec, feasible_sizes, micro_batches_of
-from lightning_core.bundle.problems import Problems
+from lightning_core.bundle.problems import Position, Problems
+from lightning_core.bundle.scripts import ONE_DEVICE, REFUSED_WITH_SCRIPT, SCRIPT, read_script
 from lightning_core.bundle.values import (
     non_negative_int,
     parse_bytes,
@@ -35,7 +36,7 @@ TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max
          "memory", "on_hold", "beside", "parts")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
-JOB_KEYS = ("config", *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
+JOB_KEYS = ("config", SCRIPT, *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
 REQUIRED_TERMS = {"target": "loss<=0.35"}  # each with an example
 
 _CAPABILITIES = frozenset({Capability.TIME_SLICE, Capability.HOLD, Capability.RELEASE})
@@ -182,6 +183,15 @@ def _is_named_mapping(name: Any, section: Any, problems: Problems) -> bool:
     return False
 
 
+def _read_script(section: Mapping[str, Any], problems: Problems) -> tuple[dict[str, Any], Position]:
+    """Return the config of a job that is a script, and its position."""
+    for key, words in REFUSED_WITH_SCRIPT.items():
+        if key in section:
+            problems.at(key).add(words)
+    script = problems.at(SCRIPT).read(read_script, section[SCRIPT])
+    return ({} if script is None else {SCRIPT: script}), problems.position
+
+
 def read_job(
     name: Any,
     section: Any,
@@ -211,7 +221,8 @@ def read_job(
     if not _is_named_mapping(name, section, problems):
         return None
     problems.check_keys(section, JOB_KEYS)
-    config, position = read_config(section, folder, problems, allow)
+    read = _read_script if SCRIPT in section else partial(read_config, folder=folder, allow=allow)
+    config, position = read(section, problems=problems)
 
     terms = _JobTermsReader(section, problems, submitted)
     terms.check_required()
@@ -221,6 +232,9 @@ def read_job(
     location = terms.read_location(locations)
     terms.check_fits(min_devices, location, devices, locations)
     values = terms.read_values()
+    if SCRIPT in section and max_devices > 1:
+        key = next(key for key in ("devices", "max_devices", "min_devices") if section.get(key) is not None)
+        problems.at(key).add(ONE_DEVICE.format(devices=max_devices))
     if (on_hold := values["on_hold"]) is not OnHold.KEEP and max_devices > 1:
         problems.at("on_hold").add(f"{on_hold} is for a job of one device, got {max_devices}; use keep")
     cell = terms.read("cell", partial(positive_int, maximum=MAX_COUNT), DEFAULT_CELL)

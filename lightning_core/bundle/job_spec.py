@@ -1,4 +1,4 @@
-"""Specs of the jobs of a bundle: the terms, and the LightningCLI config that trains each."""
+"""Specs of the jobs of a bundle: the terms, and the LightningCLI config or the script that trains each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from lightning_core.bundle.preflight import check_plain
 from lightning_core.bundle.problems import BundleError, Position, Problems
+from lightning_core.bundle.scripts import SCRIPT, model_of_script
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import ResolvedTime, WallTime, seconds_until
@@ -24,11 +25,12 @@ DEFAULT_CELL = 10
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job and the LightningCLI config that trains it.
+    """A job and what trains it: a LightningCLI config, or a script.
 
     Args:
         job: Name, deadline, target and the other terms.
-        config: Keys ``model``, ``data``, ``trainer``, ``seed_everything``, ...; plain data throughout.
+        config: Keys ``model``, ``data``, ``trainer``, ``seed_everything``, ..., or ``script`` alone; plain data
+            throughout.
         cell: Minimum number of batches in a loss cell; estimators need some ten cells.
         save_every: Minimum seconds between periodic checkpoints; None for the default.
         keep_best: Whether the best model is kept in the job's folder.
@@ -62,6 +64,11 @@ class JobSpec:
     def position(self) -> Position:
         """Position of the config."""
         return self.source or Position("bundle").at("jobs", self.job.name)
+
+    @property
+    def script(self) -> str:
+        """The script that trains the job; empty if it has a config."""
+        return str(self.config.get(SCRIPT, ""))
 
     @property
     def save_interval(self) -> float:
@@ -99,9 +106,9 @@ class JobSpec:
         """Return what the pool manager needs to launch the job, as plain data.
 
         Args:
-            folder: Folder in which class paths are looked up, besides the current one.
+            folder: Folder in which class paths are looked up, besides the current one, and scripts run.
         """
-        paths = [str(folder), str(Path.cwd())]
+        paths = [str(folder.absolute()), str(Path.cwd())]
         return {"job": job_to_dict(self.identified), "config": self.config, "cell": self.cell,
                 "save_every": self.save_interval, "keep_best": self.keep_best, "hang": self.hang,
                 "paths": paths}  # fmt: skip
@@ -169,11 +176,14 @@ def micro_batches_of(config: Mapping[str, Any], max_devices: int) -> int:
 
 
 def model_of(config: Mapping[str, Any]) -> str:
-    """Return the class path of a job's model; empty if its config names none, or a longer one than any is.
+    """Return the class path of a job's model, or its script; empty if there is none, or a longer one than any is.
 
     Args:
-        config: LightningCLI config.
+        config: LightningCLI config, or that of a script.
     """
+    if SCRIPT in config:
+        path = model_of_script(config)
+        return path if len(path) <= MAX_NAME else ""
     model = config.get("model")
     path = model.get("class_path", "") if isinstance(model, Mapping) else ""
     return path if isinstance(path, str) and len(path) <= MAX_NAME else ""

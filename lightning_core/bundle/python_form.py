@@ -26,15 +26,17 @@ class Training:
 
     A worker builds the model, its data and the Trainer in a process of its own. So they are named by their classes, or
     by ``functools.partial`` of a class with its arguments, and the classes are in files that the worker can import.
-    Wherever a class or a partial stands, among arguments too, the worker passes an object of that class.
+    Wherever a class or a partial stands, among arguments too, the worker passes an object of that class. Or it starts a
+    script, with any training loop.
 
     Args:
         name: Name of the job.
         deadline: Seconds from submission, a duration such as ``"1h30m"``, or a time such as ``"18:00"``; None for none.
         target: When the job counts as met, such as ``"val_acc>=0.9"``.
-        model: The LightningModule; a class path will do as well.
+        model: The LightningModule; a class path will do as well. Not with a script.
         data: The LightningDataModule; None if the model has loaders of its own.
         trainer: Arguments of the Trainer, but for those that the pool sets.
+        script: What trains the job instead, such as ``"train.py --lr 0.1"``, in the folder of the bundle.
         terms: Further keys of a job in a bundle file, such as ``devices``, ``weight`` or ``seed_everything``.
 
     Example::
@@ -50,6 +52,7 @@ class Training:
         from mine import Digits, Vit
 
         Training("vit", "1h30m", "loss<=0.35", model=partial(Vit, lr=0.001), data=Digits)
+        Training("gan", "2h", "loss<=0.1", script="train.py --lr 0.1")
     """
 
     def __init__(
@@ -58,15 +61,17 @@ class Training:
         deadline: When | None = None,
         target: Target | str | None = None,
         *,
-        model: type | Callable[..., Any] | str,
+        model: type | Callable[..., Any] | str | None = None,
         data: type | Callable[..., Any] | str | None = None,
         trainer: Mapping[str, Any] | None = None,
+        script: str | None = None,
         **terms: Any,
     ) -> None:
         self.name = name
         """Name of the job."""
-        given = {"deadline": deadline, "target": target, "data": data, "trainer": trainer}
-        self._section = {"model": model, **{key: value for key, value in given.items() if value is not None}, **terms}
+        given = {"model": model, "script": script, "deadline": deadline, "target": target, "data": data,
+                 "trainer": trainer}  # fmt: skip
+        self._section = {**{key: value for key, value in given.items() if value is not None}, **terms}
 
     def __repr__(self) -> str:
         return f"Training({self.name!r})"

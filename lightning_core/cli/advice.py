@@ -68,7 +68,8 @@ def _plan(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--try trains on this machine, in a pool of its own: {other}")
     bundle = read_bundle(arguments.bundle, pool, arguments.allow_import)
     if pool is None:
-        print("checking the bundle as `run` would, which imports torch ...", file=sys.stderr, flush=True)
+        imports = "" if all(spec.script for spec in bundle.jobs) else ", which imports torch"
+        print(f"checking the bundle as `run` would{imports} ...", file=sys.stderr, flush=True)
         bundle.check(local=not arguments.ray)
     else:
         pool.check(bundle)
@@ -97,7 +98,8 @@ def _tried(bundle: BundleSpec, seconds: float) -> dict[str, TrialReport]:
     def told(names: Sequence[str]) -> None:
         print(f"training {listed(names)} for {format_duration(seconds)} at most ...", file=sys.stderr, flush=True)
 
-    print("starting Ray for the trials; no results are kept ...", file=sys.stderr, flush=True)
+    if not all(spec.script for spec in bundle.jobs):
+        print("starting Ray for the trials; no results are kept ...", file=sys.stderr, flush=True)
     with recorded_signals(at_once=True):
         return try_jobs(bundle, seconds, told)
 

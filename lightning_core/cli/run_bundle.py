@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,10 @@ def _run_here(bundle: BundleSpec, arguments: argparse.Namespace) -> int:
 
 def _say_check(bundle: BundleSpec) -> None:
     jobs = f"{len(bundle.jobs)} job{'s' * (len(bundle.jobs) > 1)}"
-    print(f"{jobs} under {bundle.settings.policy}; importing torch and Lightning to check the configs ...", flush=True)
+    check = "checking the scripts"
+    if not all(spec.script for spec in bundle.jobs):
+        check = "importing torch and Lightning to check the configs"
+    print(f"{jobs} under {bundle.settings.policy}; {check} ...", flush=True)
 
 
 def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, before: BundleSpec | None = None) -> int:
@@ -196,7 +200,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         for change in changes:
             print(f"changed: {change}")
     else:
-        bundle = before.supplied()  # keep the folders in which class paths are looked up
+        bundle = replace(before, folder=bundle.folder).supplied()
     if bundle.supply is not None:
         bundle.supply.check(local=not arguments.ray)
     _say_check(bundle)

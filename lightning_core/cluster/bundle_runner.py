@@ -30,6 +30,7 @@ from lightning_core.storage.journals import downtime
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.private_files import owner_only
+from lightning_core.worker.script_run import FINISH_WITHIN
 
 log = logging.getLogger(__name__)
 # Seconds that jobs may take to leave once told to, and seconds for the rest of the shutdown after that.
@@ -118,12 +119,12 @@ class BundleRunner:
                 until, lost = time.monotonic() + SHUTDOWN_GRACE, self._is_lost()
                 if received or lost:
                     self._close_jobs(received, until)
-                self.busy = self._wait_until_idle(until)
+                elif any(spec.script for spec in bundle.jobs):
+                    until += FINISH_WITHIN
+                self.busy = self._wait_until_idle(until, received)
                 now, jobs = call(scheduler, "status", until=until + CLOSE_TIMEOUT)
                 if self.busy:
-                    log.warning(
-                        "killed after %.0f s because they had not left: %s", SHUTDOWN_GRACE, ", ".join(self.busy)
-                    )
+                    log.warning("killed because they had not left: %s", ", ".join(self.busy))
             number = received[0] if received else None
             down = 0.0 if before is None else seconds_down(run_dir)
             summary = Summary.of(settings, now, jobs, run_dir, number, lost=lost, down=down)
@@ -162,9 +163,15 @@ class BundleRunner:
         )
         call(self._scheduler, "event", Close(cause), until=until)
 
-    def _wait_until_idle(self, until: float) -> list[str]:
-        """Wait until all workers have left their jobs; return the jobs whose workers have not by then."""
+    def _wait_until_idle(self, until: float, received: list[int]) -> list[str]:
+        """Wait until all workers have left their jobs; return the jobs whose workers have not by then.
+
+        After a signal those have the seconds of a shutdown.
+        """
+        signals = len(received)
         while True:
+            if len(received) > signals:
+                signals, until = len(received), min(until, time.monotonic() + SHUTDOWN_GRACE)
             busy: list[str] = call(self._pool_manager, "busy", until=until)
             if not busy or time.monotonic() > until:
                 return busy

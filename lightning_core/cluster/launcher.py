@@ -39,6 +39,7 @@ from lightning_core.storage.job_checkpoints import adopt
 from lightning_core.storage.job_specs import home_of
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.process_group import Rank
+from lightning_core.worker.script_run import FINISH_WITHIN
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class Launcher:
             worker = slot.worker
             rank = alone.rank._replace(number=number, of=len(slots), address=address, port=port)
             assert worker is not None  # it has just answered
-            slot.assign(worker, incarnation, exit_awaited=True)
+            slot.assign(worker, incarnation, exit_awaited=True, more_grace=FINISH_WITHIN if alone.script else 0.0)
             running = worker.run.remote(replace(alone, rank=rank))
             self._slots.spawn(self._monitor.await_exit(slot, worker, running))
         self._launched.add(incarnation)

@@ -131,7 +131,7 @@ class WorkerMonitor:
                 slot.ended_since = None
             elif slot.ended_since is None:
                 slot.ended_since = now
-            elif now - slot.ended_since > OVERDUE_GRACE:
+            elif now - slot.ended_since > OVERDUE_GRACE + slot.more_grace:
                 log.warning("%s has ended and its worker continues: killed", incarnation.job)
                 self._slots.kill(slot, "its worker continued with a job that had ended")
 

@@ -25,6 +25,7 @@ from lightning_core.errors import LightningCoreError
 BUILT_WITHIN = 60.0
 # A deadline that no trial passes, in seconds.
 NEVER = 30 * 86400.0
+NOT_TRIED = "not tried: a script writes where it likes; give its `work`"
 # Maximum seconds between two rounds: the forecast is read at the end of a trial.
 PERIOD = 0.5
 
@@ -70,6 +71,8 @@ def try_jobs(
 ) -> dict[str, TrialReport]:
     """Train each job with a deadline briefly on a pool like the bundle's, and return the results.
 
+    Scripts are not tried: they write where they like.
+
     Jobs that fit beside one another on the devices train at once, each alone on its own.
 
     Args:
@@ -84,8 +87,11 @@ def try_jobs(
         bundle.settings, policy="fifo", policy_args={}, estimator=bundle.settings.estimator_used,
         controllers={}, divider={}, resident=None, period=min(bundle.settings.period, PERIOD),
     )  # fmt: skip
-    specs = [_for_trial(spec) for spec in bundle.jobs if not spec.job.is_best_effort]
-    found: dict[str, TrialReport] = {}
+    with_deadlines = [spec for spec in bundle.jobs if not spec.job.is_best_effort]
+    specs = [_for_trial(spec) for spec in with_deadlines if not spec.script]
+    found = {spec.job.name: TrialReport(0, 0.0, None, NOT_TRIED) for spec in with_deadlines if spec.script}
+    if not specs:
+        return found
     with (
         tempfile.TemporaryDirectory(prefix="lc-") as folder,
         Cluster(settings.devices, bundle.kind, settings.devices, settings.cores, settings.locations) as cluster,

@@ -21,6 +21,7 @@ class WorkerSlot:
         exit_awaited: Whether the end of the worker's run is awaited; otherwise the worker is asked whether it is idle.
         silent_for: Seconds for which the worker has not answered.
         ended_since: Monotonic time at which the job was first found to have ended.
+        more_grace: Seconds more than others for which the worker may continue with a job that has ended.
     """
 
     def __init__(self, device: int, number: int) -> None:
@@ -37,6 +38,7 @@ class WorkerSlot:
         self.exit_awaited = False
         self.silent_for = 0.0
         self.ended_since: float | None = None
+        self.more_grace = 0.0
 
     @property
     def name(self) -> str:
@@ -48,9 +50,15 @@ class WorkerSlot:
         return self.worker is worker
 
     def assign(
-        self, worker: Actor | None, incarnation: Incarnation | None = None, *, exit_awaited: bool = False
+        self,
+        worker: Actor | None,
+        incarnation: Incarnation | None = None,
+        *,
+        exit_awaited: bool = False,
+        more_grace: float = 0.0,
     ) -> None:
         """Set the worker of this slot, and its assignment."""
+        self.more_grace = more_grace
         self.worker, self.incarnation, self.exit_awaited = worker, incarnation, exit_awaited
         self.silent_for, self.ended_since, self.failures = 0.0, None, 0
         self.unavailable = self.unavailable and worker is None

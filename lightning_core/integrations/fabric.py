@@ -111,7 +111,7 @@ class CoreFabricCallback:
         """Read the values of a validation.
 
         Args:
-            metrics: LoopMetrics by name.
+            metrics: Values by name.
         """
         self.run.evaluate(**(metrics or {}))
 

@@ -20,6 +20,7 @@ from lightning_core.agent.participant import Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
 from lightning_core.agent.reporting.mailbox import Mailbox
+from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.ranks import NOTHING
 from lightning_core.agent.user_code.torch_here import HOST, TrainingDevice, device_name, torch_here
 from lightning_core.core.answers import JobForecast
@@ -41,6 +42,10 @@ _NEXT_BATCH = Phase.NEXT_BATCH
 
 class ScriptReleased(SystemExit):
     """Leaves the process of a launched script that was saved and gives its devices back, to be resumed later."""
+
+
+class ScriptEnded(SystemExit):
+    """Leaves the process of a launched script whose job is over with its target unmet, or has another process."""
 
 
 class Place(NamedTuple):
@@ -154,6 +159,7 @@ class LoopTraining(Participant):
         """Epochs that are done."""
         self._epoch_began = batches
         self._per_epoch: int | None = None
+        self._counted = 0
         super().__init__(
             options,
             record,
@@ -227,7 +233,7 @@ class LoopTraining(Participant):
 
     def _begin_epoch(self, per_epoch: int | None) -> None:
         self._epoch_began = self._batches
-        self._per_epoch = per_epoch or self._per_epoch
+        self._per_epoch = self._counted or per_epoch or self._per_epoch
         if self.mailbox is not None:
             self._describe_epoch(self.mailbox)
 
@@ -274,7 +280,8 @@ class LoopTraining(Participant):
         """Note that an epoch has ended, and that what comes now may take any time."""
         self.hangs.excuse()
         self.epochs += 1
-        self._per_epoch = (self._batches - self._epoch_began) or self._per_epoch
+        self._counted = self._batches - self._epoch_began  # it may have been left early, as the next ones may be
+        self._per_epoch = self._counted or self._per_epoch
         self._alone(self._read_epoch, None)
 
     def _read_epoch(self) -> None:
@@ -284,6 +291,13 @@ class LoopTraining(Participant):
         self._resolve_target(self._per_epoch, self.mailbox)
         if self._batches == self._last_batch and not self.steering.wants_stop:
             self._end_work(self.mailbox)
+
+    @override
+    def survive(self, error: Exception) -> None:
+        """Log what a hook raises; leave the process if the scheduler has ended the job of a launched script."""
+        if isinstance(error, JobEnded):
+            raise ScriptEnded(int(isinstance(error, JobFenced))) from None
+        super().survive(error)
 
     # ---------------------------------------------------------------------------------------------------- each batch
 
@@ -369,6 +383,7 @@ class LoopTraining(Participant):
             ScriptReleased: If it leaves.
         """
         if self.steering.leaving and self._script is not None and not self._script.fails:
+            self._script.note_release()
             raise ScriptReleased(RELEASED_CODE)
 
     def warn_once(self, what: str) -> None:

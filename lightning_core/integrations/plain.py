@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from lightning_core.agent.environment import read
 from lightning_core.agent.job_record import JobRecord, notebook_card
@@ -21,7 +21,6 @@ from lightning_core.agent.launched_script import RESUME, LaunchedScript, launche
 from lightning_core.agent.options import JobTerms, Options, read_on_refused
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import class_path
-from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.roll_call import all_ranks_begin
 from lightning_core.core.answers import Directive, JobForecast, Verdict
 from lightning_core.core.durations import When, parse_limit, refuse_base_60
@@ -38,7 +37,9 @@ from lightning_core.integrations.loop_training import (
     place_of_fabric,
 )
 from lightning_core.variables import PREFIX, is_disabled, run_history, will_be_requeued
+from lightning_core.view.console_lines import logger
 
+log = logger(__name__)
 T = TypeVar("T")
 
 # Counts the changes of what a state holds.
@@ -101,15 +102,18 @@ class Run:
         """Join, and wait until this process may train; the first batch does it too."""
         self._begin()
 
-    def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yield the batches of an epoch; each ends when the next one is asked for, or with the loop's body.
+    def batches(self, loader: Iterable[T]) -> Iterable[T]:
+        """Return the batches of an epoch; each ends when the next one is asked for, or with the loop.
 
-        It stops early once the run is over: then :attr:`over` is true, and the loop around it is to end too.
+        There are no more of them once the run is over: then :attr:`over` is true, and the loop around it is to end too.
 
         Args:
             loader: Loader of the training, or any iterable. Its length, if it has one, is that of an epoch, and its
                 ``batch_size`` that by which earlier runs are compared.
         """
+        return _Batches(self._each_of, loader)
+
+    def _each_of(self, loader: Iterable[T]) -> Iterator[T]:
         per_epoch = _length_of(loader)
         training = self._begin(per_epoch, getattr(loader, "batch_size", None))
         if training is None:
@@ -129,8 +133,10 @@ class Run:
                 yield batch
             except GeneratorExit:  # left by break or return: the batch was done if it has said anything
                 self._in_batch = False
-                if self._outputs and not self._closed:
-                    training.end_batch(self._outputs)
+                if not self._closed:
+                    if self._outputs:
+                        training.end_batch(self._outputs)
+                    training.end_epoch()
                 raise
             self._in_batch = False
             training.end_batch(self._outputs)
@@ -142,14 +148,17 @@ class Run:
             training.end_epoch()
         self._over = training.is_over
 
-    def validation_batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yield the batches of a validation, before each of which the job waits for its turn.
+    def validation_batches(self, loader: Iterable[T]) -> Iterable[T]:
+        """Return the batches of a validation, before each of which the job waits for its turn.
 
         A loop may validate without it: then the whole validation is one turn.
 
         Args:
             loader: Loader of the validation, or any iterable.
         """
+        return _Batches(self._each_of_validation, loader)
+
+    def _each_of_validation(self, loader: Iterable[T]) -> Iterator[T]:
         training = self._begin()
         if training is None:
             yield from loader
@@ -211,7 +220,7 @@ class Run:
         With several processes those of rank 0 count, and it need not be called on the others.
 
         Args:
-            metrics: LoopMetrics by name: numbers, or tensors of one element.
+            metrics: Values by name: numbers, or tensors of one element.
         """
         training = self._begin()
         if training is not None and training.batches:  # before the first batch there is nothing to forecast from
@@ -387,6 +396,10 @@ class Run:
         if not all_ranks_begin(place.rank, place.ranks, options.job.name, options.same_on_all_ranks()):
             self._closed = True
             return None
+        if self._script is not None and not self._script.begin_training():
+            log.warning("%s: a second training of a script is no part of its job, and is left alone", options.job.name)
+            self._closed = True
+            return None
         said = self._said
         if type(batch_size) is int and 1 <= batch_size <= MAX_COUNT:
             said = said._replace(batch_size=batch_size)
@@ -428,8 +441,24 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
-        if isinstance(error, JobEnded):  # of a launched job, which is over, or has another process
-            raise SystemExit(int(isinstance(error, JobFenced))) from None
+
+
+class _Batches(Generic[T]):
+    """The batches of a loader as a run yields them, with the length of the loader if it has one.
+
+    Args:
+        yields: Yields them.
+        loader: The loader.
+    """
+
+    def __init__(self, yields: Callable[[Iterable[T]], Iterator[T]], loader: Iterable[T]) -> None:
+        self._yields, self._loader = yields, loader
+
+    def __iter__(self) -> Iterator[T]:
+        return self._yields(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a TypeError is what a loader without a length raises
 
 
 def track(

@@ -22,7 +22,7 @@ from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
 
-# LoopMetrics of the loss that a forecast needs at least.
+# Values of the loss that a forecast needs at least.
 ENOUGH_LOSSES = 10
 
 

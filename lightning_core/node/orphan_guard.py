@@ -42,13 +42,26 @@ def ended_with_us(name: str, folder: str) -> Iterator[None]:
 def main(name: str, folder: str) -> None:
     """Wait for the end of standard input, then kill every process with the mark."""
     sys.stdin.buffer.read()
-    mark = f"{name}={folder}".encode()
     for _ in range(PASSES):  # a process that is just being started is seen in the next pass
-        for pid in _processes():
-            with suppress(OSError):  # it has just ended, or is another user's
-                _kill_if_marked(pid, mark)
+        signal_marked(name, folder, signal.SIGKILL)
         time.sleep(PASS_INTERVAL)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def signal_marked(name: str, value: str, number: int) -> int:
+    """Send a signal to every other process of this user with a variable of this value; return how many there are.
+
+    Args:
+        name: Name of the environment variable that marks the processes.
+        value: Its value.
+        number: Number of the signal; 0 to send none.
+    """
+    mark = f"{name}={value}".encode()
+    found = 0
+    for pid in _processes():
+        with suppress(OSError):  # it has just ended, or is another user's
+            found += _signal_if_marked(pid, mark, number)
+    return found
 
 
 def _processes() -> Iterator[int]:
@@ -57,12 +70,14 @@ def _processes() -> Iterator[int]:
             yield int(path.name)
 
 
-def _kill_if_marked(pid: int, mark: bytes) -> None:
+def _signal_if_marked(pid: int, mark: bytes, number: int) -> bool:
     process = os.pidfd_open(pid)  # stands for this process even if its id is used again
     try:
         folder = Path(f"/proc/{pid}")
-        if folder.stat().st_uid == os.geteuid() and mark in (folder / "environ").read_bytes().split(b"\0"):
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+        if folder.stat().st_uid != os.geteuid() or mark not in (folder / "environ").read_bytes().split(b"\0"):
+            return False
+        signal.pidfd_send_signal(process, number)
+        return True
     finally:
         os.close(process)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import SUBMITTED
+from lightning_core.bundle.scripts import SCRIPT, without_secrets
 from lightning_core.core.names import is_secret
 
 _ABSENT = object()
@@ -40,8 +41,13 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
             yield from _differences(one, other, f"{path}[{index}]")
     elif repr(old) != repr(new):  # unlike ==, tells True from 1, and takes NaN for equal to NaN
         secret = is_secret(re.split(r"[.\[\]]", path))
-        yield f"{path}: changed (not shown here)" if secret else f"{path}: {_text(old)} -> {_text(new)}"
+        text = _text_of_script if path.endswith(f".{SCRIPT}") else _text
+        yield f"{path}: changed (not shown here)" if secret else f"{path}: {text(old)} -> {text(new)}"
 
 
 def _text(value: Any) -> str:
     return "not set" if value is _ABSENT else str(value)
+
+
+def _text_of_script(value: Any) -> str:
+    return without_secrets(value) if isinstance(value, str) else _text(value)

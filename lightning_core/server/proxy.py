@@ -71,12 +71,17 @@ class Remote:
             await asyncio.sleep(every)
 
     async def _forward(self, method: str, *args: Any) -> Any:
-        from ray.exceptions import RayTaskError
+        return await forward(self._actor, method, *args)
 
-        try:
-            return await getattr(self._actor, method).remote(*args)
-        except RayTaskError as error:  # raise the original error without Ray's wrapping
-            raise error.cause if isinstance(error.cause, Exception) else error from None
+
+async def forward(actor: Any, method: str, *args: Any) -> Any:
+    """Call a method of an actor of Ray, and raise what it raises without Ray's wrapping."""
+    from ray.exceptions import RayTaskError
+
+    try:
+        return await getattr(actor, method).remote(*args)
+    except RayTaskError as error:
+        raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
 def _scheduler(ray: Any) -> str:

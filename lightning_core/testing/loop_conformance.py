@@ -95,6 +95,9 @@ class ScriptedScheduler:
     Args:
         share: Share of its first grant.
         arbiter: Path of the socket of the device's arbiter; empty for none.
+
+    Attributes:
+        patience: Seconds that a training may wait at its end until its last report has arrived.
     """
 
     report_period = 0.0
@@ -105,6 +108,7 @@ class ScriptedScheduler:
         self.exits: list[WorkerExited] = []
         self.fails: Exception | None = None
         self.delivered = 0
+        self.patience = PATIENCE
         self._arbiter = arbiter
         self._news = threading.Condition()
         self._directive: Directive = grant(1, share)
@@ -178,7 +182,11 @@ def scheduled(client: ScriptedScheduler) -> Iterator[ScriptedScheduler]:
             raise ConnectionError("no server")
         return client
 
-    with mock.patch.object(Join, "__init__", note), mock.patch.object(Join, "_connect", connect):
+    with (
+        mock.patch.object(Join, "__init__", note),
+        mock.patch.object(Join, "_connect", connect),
+        mock.patch.object(participant, "CLOSE_TIMEOUT", client.patience),
+    ):
         yield client
 
 
@@ -415,8 +423,8 @@ def check_lost_scheduler(loop: LoopUnderTest) -> None:
             if number == 20:
                 client.fails = error
 
-        with mock.patch.object(participant, "CLOSE_TIMEOUT", QUIET_SECONDS):
-            trained = _train(loop, "loss<=0", client, Exercise(in_batch=lose))
+        client.patience = QUIET_SECONDS
+        trained = _train(loop, "loss<=0", client, Exercise(in_batch=lose))
         require(trained == BATCHES, f"all {BATCHES} batches must be trained after {error!r}, got {trained}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lightning_core.bundle.scripts import SCRIPT
 from lightning_core.core.jobs import OnHold
 from lightning_core.core.targets import Target
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
@@ -29,11 +30,11 @@ class Assignment:
         job: Name of the job.
         incarnation: Number of the job's incarnation.
         target: Target of the job.
-        config: LightningCLI config.
+        config: LightningCLI config, or that of a script.
         cell: Minimum number of batches in a loss cell.
         scheduler: Name of the scheduler's actor.
         folder: Folder of the job, for its checkpoints and logs.
-        paths: Folders in which class paths are looked up.
+        paths: Folders in which class paths and scripts are looked up.
         kind: Kind of the devices.
         devices: Devices of the job, in the order of its ranks.
         rank: Rank of this worker.
@@ -58,3 +59,8 @@ class Assignment:
     keep_best: bool = False
     hang: float | None = HANG
     on_hold: OnHold = OnHold.KEEP
+
+    @property
+    def script(self) -> str:
+        """The script that trains the job; empty if it has a config."""
+        return str(self.config.get(SCRIPT, ""))

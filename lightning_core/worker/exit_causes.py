@@ -10,18 +10,23 @@ Rules
 3. ``OUT_OF_MEMORY`` is an error of Python, torch, a driver or the kernel that says so, also while the job is built.
 4. ``LOST`` is a broken process group (a peer closed the connection, or missed a collective): the rank that broke it
    reports why.
+5. Of a script there is its exit code, and the end of what it has printed. A signal is ``LOST``, unless it was the
+   kernel's for want of memory; another code is ``RAISED``, or ``OUT_OF_MEMORY`` if its last traceback says so.
 """
 
 from __future__ import annotations
 
 import errno
 import re
+import signal
 import sysconfig
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from lightning_core.core.events import ExitCause
+from lightning_core.node.signals import describe_signal
 from lightning_core.storage.job_checkpoints import CheckpointUnreadableError
 
 # Word by which users search for out-of-memory errors.
@@ -36,6 +41,10 @@ _FROM_PEERS = re.compile(
     r"gloo/|Connection closed by peer|Connection reset by peer|Timed out waiting \d+ms for (recv|send) operation"
     r"|Application timeout caused pair closure"
 )
+# Last lines of tracebacks that say the same.
+_OF_MEMORY = re.compile(rf"^(\w+\.)*(OutOfMemoryError|MemoryError)\b|CUDA out of memory|{_OUT_OF_MEMORY.pattern}")
+# Lines of a script's output in its story.
+STORY_LINES = 60
 
 
 def cause_of(error: BaseException, *, building: bool) -> ExitCause:
@@ -98,6 +107,51 @@ def story(error: BaseException, rank: int = 0, of: int = 1) -> str:
     elif is_from_peers(first):
         said = f"its process group broke, reported by rank {rank} of {of}: {said}"
     return f"{''.join(traceback.format_exception(error))}{said}"
+
+
+def exit_of_script(code: int, output: str) -> tuple[ExitCause, str]:
+    """Return the cause of the end of a script that has failed, and its story, with the error in the last line.
+
+    Args:
+        code: Exit code, neither 0 nor that of a release; the negative number of a signal.
+        output: End of what it has printed.
+
+    Example::
+
+        >>> exit_of_script(3, "epoch 1\\n")
+        (<ExitCause.RAISED: 'raised'>, 'epoch 1\\nthe script ended with exit code 3')
+        >>> exit_of_script(-11, "")
+        (<ExitCause.LOST: 'lost'>, 'the script was killed by SIGSEGV')
+    """
+    lines = output.rstrip().splitlines()[-STORY_LINES:]
+    if code < 0:
+        known = -code in {int(number) for number in signal.Signals}
+        by = describe_signal(-code) if known else f"signal {-code}"
+        return ExitCause.LOST, "\n".join([*lines, f"the script was killed by {by}"])
+    errors = _last_errors(lines)
+    if want := next((error for error in errors if _OF_MEMORY.search(error)), None):
+        return ExitCause.OUT_OF_MEMORY, "\n".join([*lines, f"{OOM}: {want}"])
+    return ExitCause.RAISED, "\n".join([*lines, errors[-1] if errors else f"the script ended with exit code {code}"])
+
+
+def _last_errors(lines: Sequence[str]) -> list[str]:
+    """Return the error of the last traceback among lines, after those that have led to it; empty if there is none.
+
+    Example::
+
+        >>> _last_errors(["Traceback (most recent call last):", '  File "a.py", line 1', "ValueError: no", "bye"])
+        ['ValueError: no']
+    """
+    errors: list[str] = []
+    within = linked = False
+    for line in lines:
+        if line.startswith("Traceback (most recent"):
+            errors, within, linked = errors if linked else [], True, False
+        elif within and line and not line[0].isspace():
+            errors.append(line)
+            within = False
+        linked = linked or line.startswith(("During handling of the above", "The above exception was the direct"))
+    return errors
 
 
 def _involves_user_code(error: BaseException) -> bool:

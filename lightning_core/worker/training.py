@@ -12,7 +12,6 @@ from lightning_core.storage.atomic_files import replace_link
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
-from lightning_core.worker.logger_runs import call_it_a_success
 from lightning_core.worker.process_group import trainer_arguments
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     from lightning_core.bundle.lightning_config import build
     from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
     from lightning_core.callbacks.fit_end import limit_of
+    from lightning_core.callbacks.logger_runs import call_it_a_success
 
     rank, home = assignment.rank, Path(assignment.folder)
     folder = checkpoint_folder(home, assignment.incarnation)

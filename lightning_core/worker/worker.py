@@ -23,7 +23,6 @@ from lightning_core.storage.job_checkpoints import checkpoint_folder
 from lightning_core.view.lossy_output import lossy_output
 from lightning_core.worker.assignment import Assignment, Incarnation
 from lightning_core.worker.exit_causes import is_out_of_memory, origin, story
-from lightning_core.worker.logger_runs import finish_run
 from lightning_core.worker.process_group import free_port, is_stuck, joined_ranks
 from lightning_core.worker.training import fit
 
@@ -88,8 +87,8 @@ class Worker:
                 time.sleep(LOST_REPORT_DELAY)
             if assignment.rank.number == 0 or left.cause not in (ExitCause.DONE, ExitCause.RELEASED):
                 self._report(assignment, left)
-            finish_run(well=left.cause in (ExitCause.DONE, ExitCause.RELEASED))
-            _free_gpu_memory()
+            if not assignment.script:
+                _leave_nothing(well=left.cause in (ExitCause.DONE, ExitCause.RELEASED))
             if is_stuck():
                 os._exit(1)  # stuck in a process group, this process can train no other job
         finally:
@@ -128,6 +127,8 @@ class Worker:
             return WorkerExited(assignment.job, assignment.incarnation, cause, story(error))
 
     def _train_here(self, assignment: Assignment) -> WorkerExited:
+        if assignment.script:
+            return self._run_script(assignment)
         import torch
 
         from lightning_core.callbacks.launched import LaunchedCallback
@@ -164,6 +165,19 @@ class Worker:
                 return fit(assignment, callback)
         finally:
             device_lock.close()
+
+    def _run_script(self, assignment: Assignment) -> WorkerExited:
+        from lightning_core.node.device_cores import CORES, cores_of
+        from lightning_core.node.suspender_client import suspender_of
+        from lightning_core.worker.relay import to_actor
+        from lightning_core.worker.script_run import WorkerDevice, run_script
+
+        bound = None
+        if assignment.kind == "cpu":
+            bound = sorted(cores_of(assignment.devices[0], self._cores, self._arbiter))
+            os.sched_setaffinity(0, CORES)  # a script begins as in a shell, whatever this thread trained before
+        device = WorkerDevice(self._arbiter, bound, self._cores, self._threads, suspender_of(self._arbiter))
+        return run_script(assignment, device, to_actor(assignment.scheduler))
 
     def _give_up(self, assignment: Assignment, story: str, cause: ExitCause = ExitCause.HUNG) -> None:
         """Report that a training hangs, or is lost, and end this process: nothing else ends a thread.
@@ -215,10 +229,18 @@ def _log_result(assignment: Assignment, forecast: JobForecast | None) -> None:
             print(summary_line(assignment.job, forecast), file=file)
 
 
-def _free_gpu_memory() -> None:
-    """Free the GPU memory of a job for the next one, which another process may train."""
+def _leave_nothing(*, well: bool) -> None:
+    """Finish the runs of a job's loggers, and free its GPU memory for the next one, which another process may train.
+
+    Args:
+        well: Whether the job ended or left without a fault.
+    """
     import torch
 
+    with suppress(ImportError):  # of a module that every training needs, which the job's exit says
+        from lightning_core.callbacks.logger_runs import finish_run
+
+        finish_run(well=well)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

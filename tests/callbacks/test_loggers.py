@@ -20,10 +20,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lightning_core.agent.steering.fit_signals import JobEnded
 from lightning_core.callbacks import CoreCallback
+from lightning_core.callbacks.logger_runs import call_it_a_success, finish_run
 from lightning_core.core.answers import End, Verdict
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
-from lightning_core.worker.logger_runs import call_it_a_success, finish_run
 from tests.callbacks.test_callback import Script, fit, grant, steered
 from tests.tiny import Line
 

@@ -13,7 +13,7 @@ from lightning_core.agent import metric_log, participant
 from lightning_core.agent.reporting import loss_meter
 from lightning_core.agent.reporting.joining import POOL_TIMEOUT
 from lightning_core.agent.reporting.mailbox import Mailbox
-from lightning_core.agent.steering import busy_timer, offload, ranks, steering, suspension, throttle
+from lightning_core.agent.steering import busy_timer, offload, ranks, roll_call, steering, suspension, throttle
 from lightning_core.callbacks.checkpointing import best_model
 from lightning_core.node import arbiter_client
 from lightning_core.node.device_arbiter import DeviceArbiter
@@ -30,7 +30,8 @@ BLOCKS = re.compile(
 )
 # Modules whose code runs in the training thread, if not in one of its own.
 SCANNED = (
-    "callbacks/**/*.py", "lightning_core/agent/**/*.py", "lightning_core/node/arbiter_client.py",
+    "callbacks/**/*.py", "lightning_core/agent/**/*.py", "lightning_core/integrations/*.py",
+    "lightning_core/node/arbiter_client.py",
     "lightning_core/node/suspender_client.py",
     "lightning_core/view/console_lines.py",
 )  # fmt: skip
@@ -38,7 +39,7 @@ SCANNED = (
 # Beginnings of the first column of the table.
 FIRST, HELD, TURN, AHEAD = "before the first batch", "while it is held", "for its turn", "between two batches"
 ROOM, RANKS, SAVE, GPU, LAST = "for room", "for the other ranks", "for a save", "for a GPU", "when it has ended"
-MOVE = "to leave the device"
+MOVE, OTHERS = "to leave the device", "until all ranks of a plain loop begin"
 # Why a call is in no row.
 ELSEWHERE = "in a thread of ours, or of the writer"
 NEVER = "does not block"
@@ -59,6 +60,8 @@ CALLS = {
     "lightning_core/agent/steering/ranks.py": {
         "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "agree:synchronize": RANKS, "told:broadcast": RANKS,
     },
+    "lightning_core/agent/steering/roll_call.py": {"all_ranks_begin:wait": OTHERS},
+    "lightning_core/integrations/loop_training.py": {"begin:wait_for_start": BELOW},
     "lightning_core/agent/steering/steering.py": {
         "wait_for_start:wait": FIRST, "wait_for_start:wait_for_answer": FIRST, "admit:wait": HELD, "_hold:wait": HELD,
         "_pause:wait": AHEAD, "_acquire:acquire": TURN, "_acquire:wait": ROOM,
@@ -88,6 +91,7 @@ LIMITS = {
     "FIRST_DIRECTIVE_TIMEOUT": steering.FIRST_DIRECTIVE_TIMEOUT,
     "POOL_TIMEOUT": POOL_TIMEOUT,
     "LEASE": steering.LEASE,
+    "PATIENCE": roll_call.PATIENCE,
     "STOPPED_AFTER": arbiter_client.STOPPED_AFTER,
     "hang_timeout": inspect.signature(DeviceArbiter).parameters["hang_timeout"].default,
     "CONNECT_TIMEOUT": arbiter_client.CONNECT_TIMEOUT,

@@ -42,6 +42,7 @@ from lightning_core.storage import atomic_files, job_specs
 from lightning_core.storage.generations import Generations
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.assignment import Assignment, Incarnation
+from lightning_core.worker.script_run import FINISH_WITHIN
 from lightning_core.worker.worker import modules_from
 from tests.waiting import PATIENCE, until_async
 
@@ -812,6 +813,24 @@ def test_a_worker_that_continues_an_ended_job_is_killed(stage: Stage, monkeypatc
         await stage.watch.kill_overdue(stage.scheduler, "scheduler")
         await until_async(lambda: stage.refilled)
         assert (stage.killed, stage.refilled) == ([worker], [slot_of(stage)])
+
+    asyncio.run(story())
+
+
+def test_a_script_whose_job_has_ended_may_finish(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test or an upload after its training; the worker itself ends one whose job was cancelled."""
+
+    async def story() -> None:
+        stage.ended.answer = lambda incarnations: [True] * len(incarnations)
+        stage.spec(json.dumps({**SPEC, "config": {"script": "train.py"}}))
+        await stage.launch()
+        monkeypatch.setattr(monitor, "OVERDUE_GRACE", -1.0)
+        for _ in range(2):
+            await stage.watch.kill_overdue(stage.scheduler, "scheduler")
+        assert stage.killed == []
+        monkeypatch.setattr(monitor, "OVERDUE_GRACE", -1.0 - FINISH_WITHIN)
+        await stage.watch.kill_overdue(stage.scheduler, "scheduler")
+        await until_async(lambda: stage.killed)
 
     asyncio.run(story())
 

@@ -33,6 +33,7 @@ def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
         )  # fmt: skip
         script = LaunchedScript(terms)
         monkeypatch.setattr(script, "client", lambda: client)
+        monkeypatch.setattr(script, "note_release", lambda: None)
         monkeypatch.setattr(plain, "launched_script", lambda: script)
         if resume is not None:
             monkeypatch.setenv("LIGHTNING_CORE_RESUME", resume)
@@ -129,6 +130,49 @@ def test_the_bundle_says_the_terms(launch: Launch) -> None:
     run = lightning_core.track("other name", "1h", "loss<=5")
     assert (run.name, run.target) == (NAME, parse_target("loss<=0"))
     assert not client.jobs  # it was submitted before
+
+
+def test_the_trainer_of_transformers_saves_leaves_and_goes_on(launch: Launch, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from lightning_core.integrations.transformers import CoreTrainerCallback
+    from lightning_core.testing.loop_conformance import Exercise
+    from tests.integrations.test_transformers import TaughtModel, arguments, trainer_of
+
+    row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
+
+    def fit(client: ScriptedScheduler, done: int, resume: str | None) -> int:
+        def in_batch(number: int) -> None:
+            if number == 20:
+                client.say(elsewhere(2))
+                until(lambda: client.delivered == 2)
+
+        given = arguments(str(tmp_path / "out"), max_steps=60)
+        made = trainer_of(TaughtModel(Exercise(in_batch=in_batch), done), given, [row] * 60, CoreTrainerCallback())
+        made.train(resume_from_checkpoint=resume)
+        return int(made.state.global_step)
+
+    first, second = ScriptedScheduler(), ScriptedScheduler()
+    script = launch(first)
+    with pytest.raises(SystemExit) as left:
+        fit(first, 0, None)
+    assert left.value.code == RELEASED_CODE
+    checkpoint, found = script.last_checkpoint, find(script.folder)
+    assert checkpoint is not None
+    assert found is not None
+    assert (found.path / "trainer_state.json").is_file()
+    launch(second, resume=str(found.path))
+    assert fit(second, checkpoint.batches, str(found.path)) == 60
+    assert second.reports[0].batches == checkpoint.batches
+
+
+def test_a_second_training_of_a_script_is_no_part_of_its_job(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedScheduler()
+    launch(client)
+    assert train(client, -1, None) == falling()
+    reported = len(client.reports)
+    assert train(client, -1, None) == falling()
+    assert len(client.reports) == reported
+    assert "a second training of a script is no part of its job" in caplog.text
 
 
 def test_a_script_of_its_own_is_not_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import subprocess
@@ -142,6 +143,32 @@ def test_a_batch_that_is_left_by_break_counts_once_it_has_said_its_loss() -> Non
             run.log(loss=falling()[7 + number])
     assert client.reports[-1].batches == 10
     assert client.cells() == cells_of(falling()[:10], every=1)
+
+
+def test_epochs_that_are_cut_short_are_counted_as_they_are() -> None:
+    client = ScriptedScheduler()
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0", max_epochs=4) as run:
+        for _ in range(3):
+            for _ in itertools.islice(run.batches(range(100)), 10):
+                run.log(loss=1.0)
+        assert run.state_dict()["epochs"] == 3
+        for _ in itertools.islice(run.batches(range(100)), 10):
+            run.log(loss=1.0)
+    assert client.reports[-1].batches == 40
+    last = client.reports[-1].horizon
+    assert last is not None
+    assert last.batches == 40
+    assert client.exits[-1].detail == "at max_epochs=4"
+
+
+def test_batches_have_the_length_of_their_loader() -> None:
+    run = lightning_core.track(NAME, "1h", "5 batches", pool="local")
+    assert len(run.batches([1, 2, 3])) == len(run.validation_batches([1, 2, 3])) == 3  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        len(run.batches(iter([1])))  # type: ignore[arg-type]
+    with run:
+        assert list(zip(run.batches([1, 2, 3]), "ab", strict=False)) == [(1, "a"), (2, "b")]
+        assert list(enumerate(run.batches(iter("xy")))) == [(0, "x"), (1, "y")]
 
 
 def test_a_step_within_batches_is_no_batch_of_its_own() -> None:

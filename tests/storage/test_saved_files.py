@@ -21,14 +21,16 @@ from lightning_core.storage.manifests import CorruptCheckpointError
 from lightning_core.storage.saved_files import NothingSavedError, SavedFiles, check_files
 
 
-def a_folder(path: Path, content: str) -> None:
+def a_folder(path: Path, content: str) -> Path:
     (path / "inner" / "empty").mkdir(parents=True)
     (path / "weights.bin").write_bytes(content.encode() * 1000)
     (path / "inner" / "state.json").write_text(content)
+    return path
 
 
-def a_file(path: Path, content: str) -> None:
+def a_file(path: Path, content: str) -> Path:
     path.write_text(content)
+    return path
 
 
 def read(path: Path | None) -> str:
@@ -36,7 +38,7 @@ def read(path: Path | None) -> str:
     return (path / "inner" / "state.json" if path.is_dir() else path).read_text()
 
 
-Write = Callable[[Path, str], None]
+Write = Callable[[Path, str], Path]
 
 
 def save(files: SavedFiles, batches: int, write: Write = a_folder) -> Checkpoint:
@@ -173,7 +175,7 @@ def test_a_failed_save_leaves_the_one_before_and_no_litter(tmp_path: Path) -> No
     files = saver(tmp_path)
     first = save(files, 1)
     with pytest.raises(NotADirectoryError), files.saving(2) as path:
-        (path.parent / "half").write_bytes(b"half") and a_folder(path.parent / "half", "within a file")
+        a_folder(a_file(path, "half"), "within a file")
     with pytest.raises(NothingSavedError, match="nothing was saved"), files.saving(3):
         pass
     with pytest.raises(CorruptCheckpointError, match="link"), files.saving(4) as path:

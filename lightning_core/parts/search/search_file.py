@@ -42,6 +42,7 @@ KEYS = ("metric", "mode", "epochs", "space", "sampler", "seed", "target", "trial
 EXAMPLES = {"metric": "val_loss", "epochs": "30", "space": "{model.init_args.lr: {float: [1e-4, 0.1]}}"}
 # What the trials of a search have in common: the file cannot set it.
 REFUSED = {
+    "script": "is for a job; a search gives hyper-parameters to a config, by model and data, or config",
     "target": "is for a job; the goal of a search is search.metric, and what is enough search.target",
     "begin": "is for a job; trials begin when the search says",
     "on_miss": "is for a job; trials end with the search",

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from lightning_core.bundle.scripts import SCRIPT, without_secrets
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
@@ -199,5 +200,7 @@ def trained_with(folder: Path, job: JobHistory, *, is_newest: bool) -> HyperPara
     if is_newest and job.job.is_launched:
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             config = json.loads(read_own(home_of(folder, job.name), FILE, MAX_SPEC_BYTES))["config"]
+            if SCRIPT in config:
+                config = {SCRIPT: without_secrets(config[SCRIPT])}
             return hyper_parameters(config, is_config=True)
     return job.hyper_parameters
