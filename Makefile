@@ -90,7 +90,7 @@ mutants: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation $(OPTIONS) $(filter-out %/__init__.py lightning_core/testing/%,$(MODULES))
 
-# docs/results.md and the figures of README.md, from docs/results.json.
+# docs/results.md and the figures of README.md and docs/faq.md, from docs/results.json.
 results: setup
 	$(RUN)/python -m benchmarks.results
 

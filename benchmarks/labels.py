@@ -28,6 +28,7 @@ HEADINGS = {
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
     "ordinary": "What is said of ordinary trainings",
+    "kinds": "What users are told of the end of their trainings, by kind",
     "demo": "The demo",
     "evening": "First come, first served",
     "paper_tables": "Bundles in the kind of the papers' tables, trained live",
@@ -112,6 +113,20 @@ ARRIVALS = {
     "surges": "surges relative to plan",
     "arrivals": "jobs that arrive, a recorded trace",
     "gpus": "GPUs asked for, a recorded trace",
+}
+# Kinds of trainings whose forecasts are compared with what came, in the order of the page.
+KINDS = {
+    "small_images": "small, images",
+    "small_text": "small, text",
+    "small_tables": "small, tables of numbers",
+    "small_equations": "small, equations, diffusion and arithmetic",
+    "small_control": "small, control by reward",
+    "large_images": "published, images",
+    "large_text": "published, text",
+    "large_speech": "published, speech",
+    "large_graphs": "published, graphs",
+    "large_scans": "published, medical images",
+    "large_control": "published, control from recorded data",
 }
 # Label and format of each figure; the format may name other figures of the run. A benchmark without an entry shows all
 # of its figures by their names.
@@ -411,6 +426,21 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "said_never": ("Verdict infeasible, part of stops", "{:.3f}"),
         "said_never_false": ("Part of these at which the target was met later", "{:.2f}"),
         "feasible_below_floor": ("Verdict feasible where the target lies below the floor, part of stops", "{:.2f}"),
+    },
+    "kinds": {
+        label: words
+        for kind, name in KINDS.items()
+        for label, words in {
+            f"{kind}_told_10": (
+                f"{name}: looks at 10; 20; 50 % of the way at which an end was shown",
+                f"{{:.0%}}; {{{kind}_told_20:.0%}}; {{{kind}_told_50:.0%}} of {{{kind}_trainings:.0f}}",
+            ),
+            f"{kind}_factor_10": (
+                "... how many times too long or too short the time to it was, median",
+                f"{{:.1f}}; {{{kind}_factor_20:.1f}}; {{{kind}_factor_50:.1f}}",
+            ),
+            f"{kind}_within": ("... looks at which the truth came between early and late end, of 80 %", "{:.0%}"),
+        }.items()
     },
     "extrapolation": {
         **{

@@ -1,8 +1,9 @@
-"""The record of all measured figures, ``docs/results.json``, and the pages that are generated from it.
+"""The record of all measured figures, ``docs/results.json``, and what is generated from it.
 
 A benchmark writes its figures with ``--results docs/results.json``. They replace figures of the same command, which
 includes its size and options; figures that the run did not measure keep their day, and other commands keep theirs.
-``python -m benchmarks.results`` (``make results``) then writes ``docs/results.md`` and the table in ``README.md``.
+``python -m benchmarks.results`` (``make results``) then writes ``docs/results.md``, the table in ``README.md`` and the
+figures in ``docs/faq.md``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks import faq_page
 from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
 from benchmarks.papers.decor_page import decor_section
 from benchmarks.papers.papers_page import section
@@ -23,6 +25,7 @@ from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, PAGE, README = ROOT / "docs" / "results.json", ROOT / "docs" / "results.md", ROOT / "README.md"
+FAQ = ROOT / "docs" / "faq.md"
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 Run = dict[str, Any]
 
@@ -176,6 +179,7 @@ def in_readme(text: str, runs: list[Run]) -> str:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(prog="python -m benchmarks.results", description="Write docs/results.md and the figures of "
-                            "README.md from docs/results.json.").parse_args()  # fmt: skip
+                            "README.md and docs/faq.md from docs/results.json.").parse_args()  # fmt: skip
     write_whole(PAGE, page(read()))
     write_whole(README, in_readme(README.read_text(), read()))
+    write_whole(FAQ, faq_page.filled(FAQ.read_text(), read()))

@@ -75,7 +75,8 @@ class Terminal:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "LIGHTNING_CORE_"))}
         env |= {
             "HOME": str(home), "LIGHTNING_CORE_HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}",
-            "PYTHONPATH": str(late), "TMPDIR": str(temporary), "PS1": "[rc=$?]\n", "TERM": "xterm", "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(late), "TMPDIR": str(temporary), "PS1": "[rc=$?]\n", "TERM": "xterm",
+            "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         self._end, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))

@@ -162,16 +162,33 @@ def _with_targets(name: str, recorded: dict[str, Any]) -> Iterator[Training]:
         yield below
 
 
-def stops(training: Training) -> list[Stop]:
-    """Replay a training to the scheduler and return what it says at each part of the way."""
+class Moment(NamedTuple):
+    """A moment of a replay.
+
+    Attributes:
+        part: Part of its way that the training had come.
+        batches: Batches that it had done.
+        scheduler: The scheduler then, which knows it as ``job``.
+        curve: Its losses, as the scheduler keeps them.
+        scale: Seconds of a batch.
+    """
+
+    part: float
+    batches: int
+    scheduler: Scheduler
+    curve: BinnedCurve
+    scale: float
+
+
+def replayed(training: Training, parts: Sequence[float] = PARTS) -> Iterator[Moment]:
+    """Replay a training to the scheduler, and yield the moments at which it has come some parts of its way."""
     scale = SECONDS / training.length
     scheduler = Scheduler(Settings())
     job = Job("job", 2 * SECONDS, training.target)
     scheduler.handle(Submit((job,)), 0.0)
-    rates = training.learning_rates
-    curve, found, at = BinnedCurve(), [], 0
+    curve, at = BinnedCurve(), 0
     horizon = Horizon(training.length, "max_steps")
-    for part in PARTS:
+    for part in parts:
         until = part * training.way
         while at < len(training.batches) and training.batches[at] <= until:
             done, value = training.batches[at], training.values[at]
@@ -192,9 +209,16 @@ def stops(training: Training) -> list[Stop]:
             scheduler.handle(report, done * scale)
             curve.add(done, training.target.falling(value))
             at += 1
-        done = training.batches[at - 1] if at else 0
-        left = np.maximum(work_left(*_points(curve), training.target.threshold, rates), 1.0)
-        found.append(Stop(training, part, done, left, scheduler.last("job").verdict, _said(scheduler, scale)))
+        yield Moment(part, training.batches[at - 1] if at else 0, scheduler, curve, scale)
+
+
+def stops(training: Training) -> list[Stop]:
+    """Replay a training to the scheduler and return what it says at each part of the way."""
+    found = []
+    for now in replayed(training):
+        left = np.maximum(work_left(*_points(now.curve), training.target.threshold, training.learning_rates), 1.0)
+        verdict = now.scheduler.last("job").verdict
+        found.append(Stop(training, now.part, now.batches, left, verdict, _said(now.scheduler, now.scale)))
     return found
 
 

@@ -1,9 +1,9 @@
 """Claims on the cores of this node, so that pools of one user that run side by side use different cores.
 
 Training threads are pinned to the cores of their device, and without claims every pool would begin with the same core.
-A pool holds a lock on one file per core; the kernel releases it when the process ends. A pool that is taken down removes
-its files; those of one that was killed are empty, and the next one uses them. Where there are too few cores, pools share
-them, and ``lightning-core up`` says so.
+A pool holds a lock on one file per core; the kernel releases it when the process ends. A pool that is taken down
+removes its files; those of one that was killed are empty, and the next one uses them. Where there are too few cores,
+pools share them, and ``lightning-core up`` says so.
 """
 
 from __future__ import annotations
