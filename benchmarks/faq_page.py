@@ -3,7 +3,8 @@
 A figure stands between two comments. The first names the benchmark, the figures and their format:
 ``<!-- figure: overhead paid_us | {:.0f} µs -->38 µs<!-- end -->``. ``<!-- source: overhead paid_us -->`` is followed by
 the command and the day of the same run, and the table of forecasts by kind of training stands between
-``<!-- kinds: begin -->`` and ``<!-- kinds: end -->``.
+``<!-- kinds: begin -->`` and ``<!-- kinds: end -->``. A comment within a paragraph may not begin a line: it would end
+the paragraph there.
 """
 
 from __future__ import annotations
@@ -66,17 +67,28 @@ def filled(text: str, runs: Sequence[Run]) -> str:
         asked = quoted(match)
         run = newest(runs, asked.benchmark, asked.figures)
         if run is None:
-            shown = MISSING
+            shown = MISSING if asked.what == "figure" else f"`python -m benchmarks.{asked.benchmark}`, {MISSING}"
         elif asked.what == "source":
             shown = f"`{run['command']}`, {run['day']}"
         else:
-            shown = asked.form.format(*(run["figures"][name] for name in asked.figures))
+            shown = spaced(asked.form.format(*(run["figures"][name] for name in asked.figures)))
         return match[0].partition("-->")[0] + f"-->{shown}<!-- end -->"
 
     text = FIGURE.sub(value, text)
     before, begin, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{kinds(runs)}\n{END}{after}" if begin else text
+
+
+def spaced(text: str) -> str:
+    """Return a text with a space before each percent sign, as the pages are written.
+
+    Example::
+
+        >>> spaced(f"{0.017:.1%}; 2 %")
+        '1.7 %; 2 %'
+    """
+    return re.sub(r"(?<=\d)%", " %", text)
 
 
 def kinds(runs: Sequence[Run]) -> str:
@@ -89,9 +101,9 @@ def kinds(runs: Sequence[Run]) -> str:
         if (run := newest(runs, "kinds", [f"{kind}_trainings"])) is None:
             continue
         of = {what.removeprefix(f"{kind}_"): number for what, number in run["figures"].items() if what.startswith(kind)}
-        told = "; ".join(f"{of[f'told_{part}']:.0%}" for part in (10, 20, 50)).replace("%", " %")
+        told = spaced("; ".join(f"{of[f'told_{part}']:.0%}" for part in (10, 20, 50)))
         factors = [of.get(f"factor_{part}") for part in (10, 20, 50)]
         shown = "; ".join("-" if factor is None else f"{factor:.1f}" for factor in factors)
-        within = "-" if of.get("within") is None else f"{100 * of['within']:.0f} %"
+        within = "-" if of.get("within") is None else spaced(f"{of['within']:.0%}")
         lines.append(f"| {name} | {of['trainings']:.0f} | {told} | {shown} | {within} |")
     return "\n".join(lines)

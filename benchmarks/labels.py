@@ -439,7 +439,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
                 "... how many times too long or too short the time to it was, median",
                 f"{{:.1f}}; {{{kind}_factor_20:.1f}}; {{{kind}_factor_50:.1f}}",
             ),
-            f"{kind}_within": ("... looks at which the truth came between early and late end, of 80 %", "{:.0%}"),
+            f"{kind}_within": ("... looks at which the truth came between early and late end, of 70 %", "{:.0%}"),
         }.items()
     },
     "extrapolation": {
