@@ -48,9 +48,10 @@ def test_figures_count_looks_with_an_end() -> None:
         Look(0.1, 10.0, 11.0, 40.0, None),
         Look(0.1, 1.0, 0.5, None, None),
     )
-    assert (good.factor, late.factor, none.factor) == (pytest.approx(2.0), pytest.approx(4.0), np.inf)
+    assert [good.factor, late.factor, none.factor] == pytest.approx([2.0, 4.0, np.inf])
     assert (good.within, late.within, none.within) == (True, False, True)
     found = figures("x", [[good, late], [none, good._replace(part=0.2)]])
     assert (found["x_trainings"], found["x_told_10"], found["x_told_20"], found["x_told_50"]) == (2, 2 / 3, 1, 0)
-    assert (found["x_factor_10"], found["x_factor_50"]) == (pytest.approx(3.0), None)
+    assert found["x_factor_10"] == pytest.approx(3.0)
+    assert found["x_factor_50"] is None
     assert found["x_within"] == pytest.approx(2 / 3)
