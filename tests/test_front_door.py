@@ -163,14 +163,23 @@ def test_what_the_pages_say_can_be_typed(page: str, heading: str, until: str, pa
 
 def left_by(terminal: Terminal) -> list[str]:
     """Return what is left of a pool that was taken down, once its folder is removed, as docs/faq.md says."""
+    end = time.monotonic() + 30.0
+    while (processes := processes_of(terminal)) and time.monotonic() < end:
+        time.sleep(0.1)  # those of Ray may end a moment after their head
+    assert not processes
     shutil.rmtree(terminal.home / "pool")
     theirs = {"examples", "docs", "late", ".cache", ".config"}  # the test's own, and folders of matplotlib alone
     found = [path for path in terminal.home.iterdir() if path.name not in theirs]
     found += [path for name in (".cache", ".config") for path in (terminal.home / name).glob("*")]
     found += terminal.temporary.iterdir()
-    mark = f"TMPDIR={terminal.temporary}".encode()
+    return [str(path) for path in found if path.name != "matplotlib"]
+
+
+def processes_of(terminal: Terminal) -> list[str]:
+    """Return the commands of all processes of a pool that was brought up in a shell; scripts train on after its end."""
+    found, mark = [], f"TMPDIR={terminal.temporary}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # another user's, or over
             if process.name != str(terminal.shell) and mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append(process)
-    return [str(path) for path in found if path.name != "matplotlib"]
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [command for command in found if "examples.train" not in command]
