@@ -168,11 +168,11 @@ def left_by(terminal: Terminal) -> list[str]:
         time.sleep(0.1)  # those of Ray may end a moment after their head
     assert not processes
     shutil.rmtree(terminal.home / "pool")
-    theirs = {"examples", "docs", "late", ".cache", ".config"}  # the test's own, and folders of matplotlib alone
+    theirs = {"examples", "docs", "late", ".cache", ".config"}  # the test's own, and folders of matplotlib
     found = [path for path in terminal.home.iterdir() if path.name not in theirs]
     found += [path for name in (".cache", ".config") for path in (terminal.home / name).glob("*")]
     found += terminal.temporary.iterdir()
-    return [str(path) for path in found if path.name != "matplotlib"]
+    return [str(path) for path in found if not path.name.startswith(("matplotlib", "torchinductor_"))]
 
 
 def processes_of(terminal: Terminal) -> list[str]:
