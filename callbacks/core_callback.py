@@ -252,6 +252,17 @@ class CoreCallback(pl.Callback):
             "its loop lightning_core.track(..., fabric=fabric)"
         )
 
+    def on_init_end(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a Trainer of ``transformers``, which calls this hook when it is made.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "CoreCallback is for Lightning's Trainer; that of transformers takes "
+            "lightning_core.integrations.transformers.CoreTrainerCallback"
+        )
+
     def _serves(self, trainer: pl.Trainer) -> bool:
         """Return whether this callback speaks for a Trainer, or did in its last fit."""
         return self._trainer is not None and self._trainer() is trainer

@@ -348,6 +348,9 @@ class Participant:
         is_met = self._judge.see(cell.batches, cell.value, evaluated=evaluated)
         if is_met:
             self.steering.meet()
+            if evaluated and cell.number == 1 and not self._record.resumed:
+                log.warning("%s: its target %s was met by the first value, %s: is the direction what you want?",
+                            self.name, self._target, self._target.show(cell.value))  # fmt: skip
         mailbox.add(cell)
         if is_met:
             mailbox.outbox.met = self._judge.met

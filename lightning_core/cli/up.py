@@ -106,7 +106,7 @@ def _up(arguments: argparse.Namespace) -> int:
               "have ended, `down` and `up` begin a pool with other ones", file=sys.stderr)  # fmt: skip
     token = f"its token: {head['token']}" if head["token"] else "with the cluster's token"
     print(f"  its Ray: {head['address']}, {token}")
-    print("  scripts join it with CoreCallback; `lightning-core submit`, `status` and `down` are the next commands")
+    print("  scripts join it with CoreCallback or track; next: `lightning-core submit`, `status`, `down`")
     if group is not None:
         where = group.path.parent
         print(f"  members of its group reach it with --pool {where}, or LIGHTNING_CORE_POOL={where}")

@@ -8,9 +8,10 @@ Fabric itself calls ``on_after_setup`` and ``on_after_optimizer_step``. All othe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning_core.agent.reporting.joining import class_path
+from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import When
 from lightning_core.core.targets import Target
 from lightning_core.integrations.loop_training import place_here, place_of_fabric
@@ -56,11 +57,36 @@ class CoreFabricCallback:
         self._losses: list[Any] = []
         self._outputs: dict[str, Any] = {}
         self._ends_batches = False
+        self.state_key = type(self).__qualname__  # a Trainer reads it before it is refused
 
     @property
     def over(self) -> bool:
         """Whether the loop is to end; before the first batch, it waits until this process may train."""
         return self.run.over
+
+    @property
+    def forecast(self) -> JobForecast | None:
+        """The newest forecast of the run."""
+        return self.run.forecast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict of the run."""
+        return self.run.verdict
+
+    def setup(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a Trainer, which calls this hook.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("CoreFabricCallback is for a Fabric; a Trainer takes lightning_core.callbacks.CoreCallback")
+
+    def on_exception(self, *_: Any) -> None:
+        """Let a Trainer end, which has been refused."""
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """Let a Trainer end, which has been refused."""
 
     # -------------------------------------------------------------------------------------- called by Fabric itself
 

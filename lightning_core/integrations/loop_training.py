@@ -16,7 +16,7 @@ from lightning_core.agent.launched_script import RELEASED_CODE, LaunchedScript
 from lightning_core.agent.metric_log import MetricLog
 from lightning_core.agent.options import Options
 from lightning_core.agent.outcome import exit_of
-from lightning_core.agent.participant import Loop, Participant, never_fails
+from lightning_core.agent.participant import UNKNOWN, Loop, Participant, never_fails
 from lightning_core.agent.reporting.hang_watch import Phase
 from lightning_core.agent.reporting.joining import Connect, Join, SchedulerConnection
 from lightning_core.agent.reporting.mailbox import Mailbox
@@ -165,8 +165,8 @@ class LoopTraining(Participant):
             record,
             Loop(
                 place.device, place.rank, place.ranks, lambda host: _connection_of(options, place, said, host), values,
-                bool(place.loggers()), lambda: _offload_of(options, place.device, said), lambda: False,
-                lambda error: exit_of(self.name, error, self._ended_by),
+                bool(place.loggers()) or script is not None, lambda: _offload_of(options, place.device, said),
+                lambda: False, lambda error: exit_of(self.name, error, self._ended_by),
             ),
         )  # fmt: skip
         self._batches = batches
@@ -184,6 +184,11 @@ class LoopTraining(Participant):
     def batches(self) -> int:
         """Batches that are done."""
         return self._batches
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether its target is a number of epochs whose batches are not known."""
+        return self._last_batch == UNKNOWN and not self._target.observes
 
     @property
     def is_over(self) -> bool:
@@ -209,6 +214,8 @@ class LoopTraining(Participant):
         self._begin_reports(told or None)
         if self.mailbox is not None:
             self._begin_epoch(per_epoch)
+            if not self._target.observes and self._target.work is None:
+                self.warn_once(f"its loader has no length: the work of {self._target} is known after the first pass")
             if self._rates is not None:
                 self._rates.begin(self._schedules, self._batches)
                 self._look_at = self._rates.look_at
@@ -246,9 +253,9 @@ class LoopTraining(Participant):
     def _horizon(self) -> Horizon:
         """Return where the loop ends by itself, as far as it has said so."""
         found: list[tuple[int, str]] = []
-        if self._end.batches is not None:
+        if self._end.batches is not None and self._batches <= self._end.batches:
             found.append((self._end.batches, self._end.limit))
-        if self._end.epochs is not None and self._per_epoch is not None:
+        if self._end.epochs is not None and self._per_epoch is not None and self.epochs <= self._end.epochs:
             left = self._epoch_began + (self._end.epochs - self.epochs) * self._per_epoch
             found.append((max(left, self._batches), f"max_epochs={self._end.epochs}"))
         return Horizon(*min(found, default=(None, "")))
@@ -269,9 +276,9 @@ class LoopTraining(Participant):
 
     def _ended_by(self) -> str:
         """Return by which limit of its own the loop has ended; empty if by none."""
-        if self._end.batches is not None and self._batches >= self._end.batches:
+        if self._batches == self._end.batches:
             return f"at {self._end.limit}"
-        if self._end.epochs is not None and self.epochs >= self._end.epochs:
+        if self.epochs == self._end.epochs:
             return f"at max_epochs={self._end.epochs}"
         return ""
 
@@ -386,11 +393,22 @@ class LoopTraining(Participant):
             self._script.note_release()
             raise ScriptReleased(RELEASED_CODE)
 
+    @override
+    def close(self, error: BaseException | None = None) -> None:
+        """Say what the target has missed if nothing has ended the loop early, and leave the pool."""
+        if error is None and not self.is_over and self._batches and self.mailbox is not None:
+            self._complain(self._alone(self._losses.complaint, None))
+        super().close(error)
+
     def warn_once(self, what: str) -> None:
         """Log a warning, the first time."""
         if what not in self._warned:
             self._warned.add(what)
             log.warning("%s: %s", self.name, what)
+
+    def end_micro_batch(self) -> None:
+        """Note that gradients were accumulated; the batch goes on with the next one."""
+        self.hangs.turn(_NEXT_BATCH)
 
     def end_validation_batch(self) -> None:
         """Report a batch of validation."""

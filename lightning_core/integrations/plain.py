@@ -44,6 +44,14 @@ T = TypeVar("T")
 
 # Counts the changes of what a state holds.
 FORMAT = 1
+# Losses that are logged without a batch before that is warned about: a batch may log some.
+MANY = 10
+# What makes the batches of a loop known.
+EPOCHS_BY_STEPS = (
+    "its target counts epochs, which run.step() does not know: iterate over run.batches(loader), or name a number of "
+    "batches"
+)
+HOW = "iterate over run.batches(loader), or call run.step(loss=...) after each batch"
 # Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
 UNKNOWN_DEADLINE = 1.0
 
@@ -63,8 +71,9 @@ class Run:
         end: LoopEnd,
         said: ModelSaid,
         script: LaunchedScript | None = None,
+        accumulated: int = 1,
     ) -> None:
-        self._script = script
+        self._script, self._accumulated = script, accumulated
         self._save: Callable[[Path], object] | None = None
         self._terms, self._options = terms, options
         self.place = place
@@ -80,6 +89,7 @@ class Run:
         self._begun = self._closed = options is None
         self._in_batch = False
         self._over = False
+        self._idle_evaluations = self._unseen_losses = 0
 
     @property
     def name(self) -> str:
@@ -114,8 +124,10 @@ class Run:
         return _Batches(self._each_of, loader)
 
     def _each_of(self, loader: Iterable[T]) -> Iterator[T]:
-        per_epoch = _length_of(loader)
-        training = self._begin(per_epoch, getattr(loader, "batch_size", None))
+        accumulated, length = self._accumulated, _length_of(loader)
+        per_epoch = None if length is None else -(-length // accumulated)
+        size = getattr(loader, "batch_size", None)
+        training = self._begin(per_epoch, size * accumulated if type(size) is int else None)
         if training is None:
             yield from loader
             return
@@ -125,10 +137,12 @@ class Run:
             self._over = True
             return
         training.begin_epoch(per_epoch)
-        whole = False
+        done = micro = 0
+        losses: list[Any] = []
         for batch in loader:
             training.begin_batch(Phase.STEP)
             self._in_batch, self._outputs = True, {}
+            micro += 1
             try:
                 yield batch
             except GeneratorExit:  # left by break or return: the batch was done if it has said anything
@@ -139,12 +153,17 @@ class Run:
                     training.end_epoch()
                 raise
             self._in_batch = False
+            if accumulated > 1:
+                losses.append(self._outputs.get("loss"))
+                if micro % accumulated and micro != length:
+                    training.end_micro_batch()
+                    continue
+                self._outputs["loss"], losses = _mean(losses), []
             training.end_batch(self._outputs)
+            done += 1
             if training.is_over:
                 break
-        else:
-            whole = True
-        if whole:
+        if not training.is_over or done == per_epoch:
             training.end_epoch()
         self._over = training.is_over
 
@@ -196,6 +215,8 @@ class Run:
         self.log(loss, **metrics)
         if self._in_batch or (training := self._begin()) is None:
             return
+        if training.counts_epochs:
+            training.warn_once(EPOCHS_BY_STEPS)
         outputs, self._outputs = self._outputs, {}
         training.end_batch(outputs)
         if not training.is_over:
@@ -205,14 +226,25 @@ class Run:
         """Note values of the batch that is under way.
 
         Args:
-            loss: Loss of the batch: a number, or a tensor of one element.
+            loss: Loss of the batch: a number, or a tensor of one element. Or a mapping of values by name.
             metrics: Other values of the batch, by name; a target may be about any of them.
         """
+        if type(loss) is dict:
+            metrics = {**loss, **metrics}
+            loss = metrics.pop("loss", None)
         if loss is not None:
+            if not self._in_batch and "loss" in self._outputs:
+                self._note_unseen_loss()
             self._outputs["loss"] = loss
         if metrics:
             self._values.newest.update(metrics)
             self._outputs.update({name: value for name, value in metrics.items() if name != "loss"})
+
+    def _note_unseen_loss(self) -> None:
+        """Warn of losses that are logged one after the other, where no batch has ended in between."""
+        self._unseen_losses += 1
+        if self._unseen_losses == MANY and not self._closed:
+            log.warning("%s: logs losses, and none of its batches is known: %s", self.name, HOW)
 
     def evaluate(self, **metrics: Any) -> None:
         """Note the values of a whole evaluation, such as ``val_acc=0.91``.
@@ -223,10 +255,16 @@ class Run:
             metrics: Values by name: numbers, or tensors of one element.
         """
         training = self._begin()
-        if training is not None and training.batches:  # before the first batch there is nothing to forecast from
+        if training is None:
+            return
+        if training.batches:  # before the first batch there is nothing to forecast from
             self._values.newest.update(metrics)
             self._values.has_validation = True
             training.evaluate()
+        else:
+            self._idle_evaluations += 1
+            if self._idle_evaluations > 1:
+                training.warn_once(f"is evaluated, and has done no batch: {HOW}")
 
     @property
     def over(self) -> bool:
@@ -484,6 +522,7 @@ def track(
     state: Sequence[object] = (),
     lr_scheduler: Any = None,
     lr_interval: str = "step",
+    accumulate_grad_batches: int = 1,
     fabric: Any = None,
 ) -> Run:
     """Track a training loop of one's own: report its losses, forecast its end, and obey its pool.
@@ -513,6 +552,8 @@ def track(
         state: Model, optimizer and whatever else holds tensors on the GPU, which ``on_hold="offload"`` moves.
         lr_scheduler: Learning-rate scheduler of torch, whose rates to come the forecast then counts with.
         lr_interval: ``"step"`` if it is stepped after each batch, ``"epoch"`` if after each epoch.
+        accumulate_grad_batches: Batches of the loader whose gradients make one step of the optimizer, which is one
+            batch of the job; its loss is the mean of theirs. The last step of an epoch may have fewer.
         fabric: Fabric that trains, which then says device, ranks and loggers.
 
     Raises:
@@ -537,23 +578,27 @@ def track(
         # The bundle's terms have precedence; only the scheduler knows the deadline.
         job, deadline, target, hang, every = script.job, UNKNOWN_DEADLINE, script.target, script.hang, script.every
         on_hold, on_nan, on_miss = script.on_hold, "continue", "continue"
+    elif job is not None and not isinstance(job, str):
+        raise TypeError(
+            f"job must be the name of the job, got {type(job).__name__}; a loader is for run.batches(loader)"
+        )
     elif job is None:
         given = {key: value for key, value in os.environ.items() if key.startswith(PREFIX)}
         if not given.get(f"{PREFIX}JOB"):
+            if target is not None or deadline is not None:
+                raise ValueError(
+                    f"track needs the name of the job, or {PREFIX}JOB, since a target or deadline is given"
+                )
             return Run(None, None, place_here, LoopEnd(), ModelSaid())
         told = read(given)
-        job, deadline, target = told["job"], told.get("deadline"), told["target"]
+        job, deadline, target = told["job"], told.get("deadline", deadline), told["target"]
         pool, weight = told.get("pool", pool), told.get("weight", weight)
         on_miss, on_hold = told.get("on_miss", on_miss), told.get("on_hold", on_hold)
         on_nan, on_refused = told.get("on_nan", on_nan), told.get("on_refused", on_refused)
     refuse_base_60(track, deadline=deadline, hang=hang)
     if target is None:
         raise ValueError("track needs a target, such as 'loss<=0.35'")
-    for name, value in (("max_batches", max_batches), ("max_epochs", max_epochs)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} must be a positive whole number, got {value!r}")
-    if lr_interval not in ("step", "epoch"):
-        raise ValueError(f"lr_interval must be 'step' or 'epoch', got {lr_interval!r}")
+    _check(lr_interval, max_batches=max_batches, max_epochs=max_epochs, accumulate_grad_batches=accumulate_grad_batches)
     terms = JobTerms(job, deadline, target, weight, on_miss, on_nan, like, on_hold)
     if terms.job.on_hold is not OnHold.KEEP and not state:
         raise ValueError(f"on_hold={on_hold} needs state=[model, optimizer]: what holds tensors on the GPU")
@@ -570,7 +615,26 @@ def track(
         "" if model is None else class_path(type(model)), None, hyper_parameters, state, lr_scheduler, lr_interval
     )
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
-    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said, script)
+    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said, script, accumulate_grad_batches)
+
+
+def _check(lr_interval: str, **counts: int | None) -> None:
+    """Check what a loop says of itself.
+
+    Raises:
+        ValueError: If a number is not positive, or the interval is unknown.
+    """
+    for name, value in counts.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+    if lr_interval not in ("step", "epoch"):
+        raise ValueError(f"lr_interval must be 'step' or 'epoch', got {lr_interval!r}")
+
+
+def _mean(losses: Sequence[Any]) -> Any:
+    """Return the mean of the losses that are known; None if none is."""
+    known = [loss for loss in losses if loss is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _length_of(loader: object) -> int | None:

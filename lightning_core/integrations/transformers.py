@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from lightning_core.agent.reporting.joining import class_path
+from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import When
 from lightning_core.core.targets import STEP_LOSS, Target
 from lightning_core.integrations.loop_training import LoopEnd, Place
@@ -53,6 +54,21 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
         """The run of the newest training, with its forecast, verdict and state."""
         self._arguments = (job, deadline, target), terms
         self._evaluating = self._awaits_loss = False
+
+    @property
+    def over(self) -> bool:
+        """Whether the training is to end; before the first step, it waits until this process may train."""
+        return self.run.over
+
+    @property
+    def forecast(self) -> JobForecast | None:
+        """The newest forecast of the run."""
+        return self.run.forecast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict of the run."""
+        return self.run.verdict
 
     # ------------------------------------------------------------------------------------------ begin and end
 

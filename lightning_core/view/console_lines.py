@@ -40,12 +40,18 @@ def logger(name: str) -> LineLogger:
 
 
 def inform(message: str) -> None:
-    """Log a message on a line of its own: as Lightning does, on rank zero, where it is imported."""
+    """Log a message on a line of its own, as Lightning does where it is imported; where nothing logs, print it."""
     with contextlib.suppress(Exception):
         clear_bars()
-        as_lightning = sys.modules.get("lightning_utilities.core.rank_zero")
-        tell = logging.getLogger("lightning_core").info if as_lightning is None else as_lightning.rank_zero_info
-        tell(message)
+        as_lightning = sys.modules.get("lightning.pytorch") or sys.modules.get("pytorch_lightning")
+        if as_lightning is not None:
+            from lightning_utilities.core.rank_zero import rank_zero_info
+
+            rank_zero_info(message)
+        elif logging.root.handlers:
+            logging.getLogger("lightning_core").info(message)
+        else:  # no one has said where messages go
+            print_line(f"lightning_core: {message}")
 
 
 def print_line(line: str) -> None:

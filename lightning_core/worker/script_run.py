@@ -48,10 +48,7 @@ LOOK_INTERVAL = 0.25
 JOIN_NOTICE = 120.0
 # Variables of the worker that are not for its script: they tell Ray of this worker, and hold the token of the pool.
 NOT_PASSED_ON = ("RAY_", PREFIX)
-HOW_TO_JOIN = (
-    "a script joins its job by `for batch in lightning_core.track(loader)`, by CoreCallback in its Trainer, or by a "
-    "Trainer of Lightning alone"
-)
+HOW_TO_JOIN = "a loop joins by `with lightning_core.track() as run`, a Trainer of Lightning by itself"
 NEVER_JOINED = f"with its script, which never joined the job and was in no turn of its device: {HOW_TO_JOIN}"
 
 

@@ -11,8 +11,9 @@ import lightning.pytorch as pl
 import pytest
 
 from lightning_core.agent.reporting import joining
+from lightning_core.agent.reporting.joining import class_path
 from lightning_core.callbacks import CoreCallback
-from lightning_core.callbacks.reading.description import batch_size_of, model_of
+from lightning_core.callbacks.reading.description import batch_size_of
 from lightning_core.server.clients.local_client import LocalClient
 from lightning_core.storage.runs.run_store import FILE, RunStore
 from tests.callbacks.test_callback import Script, grant, steered
@@ -64,13 +65,13 @@ def test_a_folder_that_cannot_be_used_stops_no_training(
 
 
 def test_a_module_of_a_script_is_named_as_if_it_were_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert model_of(Line()) == "tests.tiny.Line"
+    assert class_path(type(Line())) == "tests.tiny.Line"
 
     net: pl.LightningModule = type("Net", (Line,), {"__module__": "__main__"})()
     main = ModuleType("__main__")
     main.__file__ = "/somewhere/train.py"
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert model_of(net) == "train.Net"
+    assert class_path(type(net)) == "train.Net"
 
 
 def test_the_batch_size_is_that_of_the_loader_or_as_lightning_names_it() -> None:

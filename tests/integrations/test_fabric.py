@@ -85,6 +85,16 @@ def test_the_callback_of_a_trainer_names_what_fits_a_fabric() -> None:
         train(fabric, 3)
 
 
+def test_the_callback_of_a_fabric_names_what_fits_a_trainer() -> None:
+    import lightning.pytorch as pl
+
+    from tests.tiny import QUIET, Line, Points
+
+    ours: Any = CoreFabricCallback("a", "1h", "loss<=0", pool="local")
+    with pytest.raises(TypeError, match=r"a Trainer takes lightning_core\.callbacks\.CoreCallback"):
+        pl.Trainer(callbacks=[ours], max_steps=2, **QUIET).fit(Line(), datamodule=Points())
+
+
 class Kept(Logger):
     """Keeps what it is given."""
 

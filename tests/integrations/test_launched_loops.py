@@ -11,7 +11,7 @@ import torch
 
 import lightning_core
 from lightning_core.agent.launched_script import RELEASED_CODE, LaunchedScript, ScriptTerms
-from lightning_core.core.answers import End, Grant, Verdict
+from lightning_core.core.answers import End, Grant, JobForecast, Verdict
 from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import parse_target
 from lightning_core.integrations import plain
@@ -124,6 +124,21 @@ def test_a_script_whose_job_is_over_leaves(launch: Launch) -> None:
     assert left.value.code == 0
 
 
+def test_a_launched_script_knows_its_outcome(launch: Launch) -> None:
+    class Telling(ScriptedScheduler):
+        def job_forecast(self, job: str) -> JobForecast | None:
+            met = bool(self.reports and self.reports[-1].met)
+            return JobForecast(Verdict.MET if met else Verdict.AT_RISK, "told", 1.0, None, None)
+
+    client = Telling()
+    script = launch(client)
+    script.target = parse_target("loss<=0.2")
+    with lightning_core.track() as run:
+        for loss in run.batches(falling()):
+            run.log(loss=loss)
+    assert (run.over, run.verdict) == (True, Verdict.MET)
+
+
 def test_the_bundle_says_the_terms(launch: Launch) -> None:
     client = ScriptedScheduler()
     launch(client)
@@ -147,8 +162,12 @@ def test_the_trainer_of_transformers_saves_leaves_and_goes_on(launch: Launch, tm
                 until(lambda: client.delivered == 2)
 
         given = arguments(str(tmp_path / "out"), max_steps=60)
-        made = trainer_of(TaughtModel(Exercise(in_batch=in_batch), done), given, [row] * 60, CoreTrainerCallback())
-        made.train(resume_from_checkpoint=resume)
+        ours = CoreTrainerCallback()
+        made = trainer_of(TaughtModel(Exercise(in_batch=in_batch), done), given, [row] * 60, ours)
+        try:
+            made.train(resume_from_checkpoint=resume)
+        finally:
+            ours.run.close()  # as at the end of its process
         return int(made.state.global_step)
 
     first, second = ScriptedScheduler(), ScriptedScheduler()

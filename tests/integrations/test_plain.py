@@ -79,6 +79,8 @@ def test_a_loop_that_imports_no_torch_is_not_made_to() -> None:
     ("terms", "words"),
     [
         ({"target": None}, "track needs a target, such as 'loss<=0.35'"),
+        ({"job": None}, "track needs the name of the job, or LIGHTNING_CORE_JOB, since a target or deadline is given"),
+        ({"accumulate_grad_batches": 0}, "accumulate_grad_batches must be a positive whole number, got 0"),
         ({"max_batches": 0}, "max_batches must be a positive whole number, got 0"),
         ({"max_epochs": 2.5}, "max_epochs must be a positive whole number, got 2.5"),
         ({"lr_interval": "week"}, "lr_interval must be 'step' or 'epoch', got 'week'"),
@@ -178,6 +180,109 @@ def test_a_step_within_batches_is_no_batch_of_its_own() -> None:
             run.step(loss=falling()[number])
     assert client.reports[-1].batches == 20
     assert client.cells() == cells_of(falling()[:20])
+
+
+def test_a_loader_in_place_of_a_name_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"job must be the name of the job, got list; a loader is for run.batches"):
+        lightning_core.track([1, 2])  # type: ignore[arg-type]
+
+
+def test_accumulated_batches_are_one_batch_with_the_mean_of_their_losses() -> None:
+    client, losses = ScriptedScheduler(), falling()
+    with scheduled(client), lightning_core.track(
+        NAME, "1h", "loss<=0", every=1, accumulate_grad_batches=4, max_epochs=2
+    ) as run:  # fmt: skip
+        for _ in range(2):
+            for loss in run.batches(losses[:10]):
+                run.log(loss=loss)
+    means = [sum(part) / len(part) for part in (losses[:4], losses[4:8], losses[8:10])] * 2
+    assert [cell.value for cell in client.cells()] == means
+    assert client.reports[-1].batches == 6
+    assert client.exits[-1].detail == "at max_epochs=2"
+
+
+def test_a_loop_that_logs_and_ends_no_batch_is_told_how(caplog: pytest.LogCaptureFixture) -> None:
+    with scheduled(ScriptedScheduler()), lightning_core.track(NAME, "1h", "loss<=0.5") as run:
+        for _ in range(50):
+            run.log(loss=1.0)
+        for _ in range(3):
+            run.evaluate(val_loss=1.0)
+    assert caplog.text.count("logs losses, and none of its batches is known: iterate over run.batches(loader)") == 1
+    assert caplog.text.count("is evaluated, and has done no batch: iterate over run.batches(loader)") == 1
+
+
+def test_values_may_be_given_as_a_mapping() -> None:
+    client = ScriptedScheduler()
+    with scheduled(client), lightning_core.track(NAME, "1h", "acc>=0.5", every=1) as run:
+        for _ in run.batches(range(3)):
+            run.log({"loss": 1.0, "acc": 0.25})
+    assert [cell.value for cell in client.cells()] == [0.25] * 3
+
+
+@pytest.mark.parametrize(
+    ("target", "logged", "words"),
+    [
+        ("vall_loss<=0.1", {"val_loss": 1.0}, "target metric 'vall_loss' was never logged; logged so far: val_loss"),
+        ("loss<=0.1", {"loss_d": 1.0, "loss_g": 2.0}, "logged so far: loss_d, loss_g"),
+        ("grads<=0.1", {"grads": [1.0]}, "target metric 'grads' must be a number, got list"),
+    ],
+)
+def test_what_a_target_misses_is_said_at_the_end(
+    target: str, logged: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with scheduled(ScriptedScheduler()), lightning_core.track(NAME, "1h", target) as run:
+        for _ in run.batches(range(30)):
+            run.log(**logged)
+    assert words in caplog.text
+
+
+def test_a_target_in_epochs_needs_passes(caplog: pytest.LogCaptureFixture) -> None:
+    with scheduled(ScriptedScheduler()), lightning_core.track(NAME, "1h", "2 epochs") as run:
+        for _ in range(20):
+            run.step(loss=1.0)
+    assert "its target counts epochs, which run.step() does not know" in caplog.text
+
+
+def test_a_target_that_its_first_value_meets_may_point_the_wrong_way(caplog: pytest.LogCaptureFixture) -> None:
+    with scheduled(ScriptedScheduler()), lightning_core.track(NAME, "1h", "val_acc<=0.9") as run:
+        for _ in run.batches(range(5)):
+            run.log(loss=1.0)
+        run.evaluate(val_acc=0.3)
+        assert run.over
+    assert "was met by the first value, 0.3: is the direction what you want?" in caplog.text
+
+
+def test_a_loop_that_trains_beyond_its_own_limit_is_not_said_to_end_by_it() -> None:
+    client = ScriptedScheduler()
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0", max_epochs=2) as run:
+        for _ in range(5):
+            for _ in run.batches(range(5)):
+                run.log(loss=1.0)
+    assert client.exits[-1].detail == ""
+    last = client.reports[-1].horizon
+    assert last is not None
+    assert last.batches is None
+
+
+def test_the_pass_that_ends_the_run_counts_if_it_is_whole() -> None:
+    with scheduled(ScriptedScheduler()), lightning_core.track(NAME, "1h", "2 epochs") as run:
+        while not run.over:
+            for _ in zip(run.batches(range(10)), range(10), strict=False):
+                run.log(loss=1.0)
+    assert run.state_dict()["epochs"] == 2
+
+
+def test_without_a_handler_messages_are_printed(tmp_path: Path) -> None:
+    text = (
+        "import lightning_core\n"
+        "for part in range(2):\n"
+        "    with lightning_core.track('a', '1h', '20 batches', pool='local') as run:\n"
+        "        if part: run.load_state_dict(state)\n"
+        "        for _ in run.batches(range(10)): run.log(loss=1.0)\n"
+        "        state = run.state_dict()\n"
+    )
+    done = run_script(text, tmp_path)
+    assert "lightning_core: a: resumed with its deadline: " in done.stdout, done.stdout + done.stderr
 
 
 def test_a_loop_that_goes_on_once_it_is_over_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -110,6 +110,26 @@ def test_a_loss_that_is_logged_too_seldom_is_said_at_the_beginning(
     assert "set logging_steps=1 or less" in caplog.text
 
 
+def test_the_callback_of_lightning_names_what_fits(tmp_path: Path) -> None:
+    from lightning_core.callbacks import CoreCallback
+
+    wrong: Any = CoreCallback("a", "1h", "loss<=0", pool="local")
+    with pytest.raises(TypeError, match=r"that of transformers takes .*CoreTrainerCallback"):
+        Trainer(torch.nn.Linear(1, 1), arguments(str(tmp_path), max_steps=2), train_dataset=[1], callbacks=[wrong])
+
+
+@pytest.mark.parametrize("target", ["val_loss<=0.1", "eval_acc>=0.9"])
+def test_a_metric_that_is_never_logged_is_told_at_the_end(
+    target: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"x": torch.zeros(1), "labels": torch.zeros(1)}
+    with scheduled(ScriptedScheduler()):
+        ours = CoreTrainerCallback(NAME, HOUR, target)
+        trainer_of(TaughtModel(Exercise(), 0), arguments(str(tmp_path), max_steps=20), [row] * 60, ours).train()
+    assert f"target metric '{target.split('<')[0].split('>')[0]}' was never logged; logged so far: " in caplog.text
+    assert (ours.over, ours.verdict) == (False, ours.run.verdict)
+
+
 def test_a_second_training_of_a_trainer_is_a_run_of_its_own(tmp_path: Path) -> None:
     first, second = ScriptedScheduler(), ScriptedScheduler()
     ours = CoreTrainerCallback(NAME, HOUR, "5 batches")

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -785,7 +786,8 @@ def test_a_task_that_raises_does_not_stop_the_scheduler(
     breaking: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A script joins, and the scheduler is woken for its next round."""
-    calendar = {"calendar": {"closed": ["not between 02:00 and 03:00"]}}
+    open_now = f"not between {(datetime.now().hour + 12) % 24:02d}:00 and {(datetime.now().hour + 13) % 24:02d}:00"
+    calendar = {"calendar": {"closed": [open_now]}}
     with socket_pool(tmp_path / "pool", {"controllers": calendar, "period": 0.1}) as made:
         client = SocketClient(made.path)
         client.join(Job("a", 600.0, BatchTarget(1000), can=frozenset({Capability.TIME_SLICE, Capability.HOLD})), "cpu")

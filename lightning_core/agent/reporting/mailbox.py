@@ -94,6 +94,7 @@ class Mailbox:
         self._job = job
         self._period = period
         self._hold_timeout = hold_timeout
+        self._asks_forecast = asks_forecast
         self.forecasts = ForecastWatch(asks_forecast)
         """Forecasts of the job."""
         self._wake = threading.Event()
@@ -314,7 +315,9 @@ class Mailbox:
         if self._exited is not None:
             exited = self._exited
             connection.client.left(WorkerExited(self._job, connection.incarnation, exited.cause, exited.detail))
+        if self._asks_forecast:
             with contextlib.suppress(Exception):  # the scheduler has been told, which is what counts
                 self.final_forecast = connection.client.job_forecast(self._job)
+        if self._exited is not None:
             with contextlib.suppress(OSError):
                 connection.client.close()

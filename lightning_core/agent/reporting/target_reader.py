@@ -111,7 +111,8 @@ class TargetReader:
         elif is_tensor(number):
             self._meter.add_tensor(number, scale, batches, private=private and _is_plain(value))
         else:
-            return self._complain(f"the loss must be a number, got {_describe(value)}")
+            what = "the loss" if self._is_step_loss else f"target metric {self._metric!r}"
+            return self._complain(f"{what} must be a number, got {_describe(value)}")
         return None
 
     def read_evaluation(self, stage: Stage, batches: int) -> str | None:
@@ -145,9 +146,10 @@ class TargetReader:
             )
         if not self._has_metric or self._seen or (self._metrics.has_validation and not self._validated):
             return None
-        if self._is_step_loss:
-            return self._complain(f"{self._metrics.without_loss}, or name a logged metric in the target")
         names = ", ".join(sorted(self._metrics.computed())) or "nothing"
+        if self._is_step_loss:
+            known = "" if names == "nothing" else f"; logged so far: {names}"
+            return self._complain(f"{self._metrics.without_loss}, or name a logged metric in the target{known}")
         return self._complain(f"target metric {self._metric!r} was never logged; logged so far: {names}")
 
     def _complain(self, words: str) -> str | None:

@@ -304,6 +304,7 @@ def test_a_provisioner_that_is_being_restarted_is_asked_again_to_give_nodes_back
         return answer
 
     monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(nodes_back, "GIVE_BACK_TIMEOUT", 2.0)
     actor = SimpleNamespace(give_back=SimpleNamespace(remote=lambda: None))
     assert nodes_back.give_nodes_back(actor) is done
 
