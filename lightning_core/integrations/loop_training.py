@@ -407,7 +407,7 @@ class LoopTraining(Participant):
             log.warning("%s: %s", self.name, what)
 
     def end_micro_batch(self) -> None:
-        """Note that gradients were accumulated; the batch goes on with the next one."""
+        """Note that gradients were accumulated; the batch continues with the next one."""
         self.hangs.turn(_NEXT_BATCH)
 
     def end_validation_batch(self) -> None:
