@@ -48,6 +48,20 @@ _MODULES = {
 }
 
 
+def load_ipython_extension(shell: object) -> None:
+    """Add ``%pool`` and ``%%job`` to IPython: ``%load_ext lightning_core``."""
+    from lightning_core.pool import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """Take them from IPython: ``%unload_ext lightning_core``."""
+    from lightning_core.pool import magics
+
+    magics.unload(shell)
+
+
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:

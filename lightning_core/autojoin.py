@@ -12,6 +12,7 @@ made, and the package ``pytorch_lightning`` those of ``pytorch_lightning.callbac
 ``LIGHTNING_CORE_TARGET``       ``train_loss<=0.35``, ``val_acc>=0.9 for 2 evaluations``, ``2000 batches``
 ``LIGHTNING_CORE_POOL``         ``auto`` (if unset), ``local``, or where the pool is
 ``LIGHTNING_CORE_WEIGHT``       a number
+``LIGHTNING_CORE_LIKE``         name or tag of earlier runs with a similar loss curve
 ``LIGHTNING_CORE_ON_MISS``      ``continue`` (if unset), ``stop`` or ``hold``
 ``LIGHTNING_CORE_ON_HOLD``      ``keep`` (if unset), ``offload`` or ``suspend``
 ``LIGHTNING_CORE_BESIDE``       ``auto`` (if unset), ``never`` or ``always``
@@ -30,7 +31,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lightning_core.agent.launched_script import is_part_of_launched, launched_script
-from lightning_core.variables import PREFIX, is_disabled, unknown
+from lightning_core.variables import OF_A_JOB, PREFIX, is_disabled, unknown
 
 if TYPE_CHECKING:
     from lightning_core.callbacks import CoreCallback
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Variables that say something of the job that LIGHTNING_CORE_JOB names.
-_OF_A_JOB = ("DEADLINE", "TARGET", "WEIGHT", "ON_MISS", "ON_HOLD", "ON_NAN", "ON_REFUSED")
 # Warnings that this process has logged: each is logged once, however many Trainers it makes.
 _logged: set[str] = set()
 
@@ -113,7 +112,7 @@ def _without_job(environment: Mapping[str, str]) -> list[str]:
         >>> _without_job({"LIGHTNING_CORE_TARGET": "loss<=0.1", "LIGHTNING_CORE_POOL": "local"})  # doctest: +ELLIPSIS
         ['LIGHTNING_CORE_TARGET is set and LIGHTNING_CORE_JOB is not: ...; set LIGHTNING_CORE_JOB to a name of the job']
     """
-    names = [PREFIX + name for name in _OF_A_JOB if environment.get(PREFIX + name)]
+    names = [PREFIX + name for name in OF_A_JOB if environment.get(PREFIX + name)]
     if not names or environment.get(f"{PREFIX}JOB"):
         return []
     are = "is" if len(names) == 1 else "are"

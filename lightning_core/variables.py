@@ -17,6 +17,8 @@ AUTO, LOCAL = "auto", "local"
 OFF = ("", "0", "no", "off", "false")
 # Characters of a value: of a path or a target, of which none is longer.
 MAX_VALUE_LENGTH = 4096
+# Variables that say something of the job that JOB names.
+OF_A_JOB = ("DEADLINE", "TARGET", "WEIGHT", "LIKE", "ON_MISS", "ON_HOLD", "ON_NAN", "ON_REFUSED")
 # Contents of each variable, by its name without the prefix. Every variable that is read or set is listed here.
 KNOWN = {
     # Read when a Trainer is made (lightning_core.autojoin).
@@ -24,6 +26,7 @@ KNOWN = {
     "DEADLINE": "deadline of the job, if it has one",
     "TARGET": "target of the job",
     "WEIGHT": "weight of the job",
+    "LIKE": "name or tag of earlier runs with a similar loss curve",
     "ON_MISS": "action when the deadline passes: continue, stop or hold",
     "ON_HOLD": "memory on a GPU while the job is held: keep, offload or suspend",
     "BESIDE": "whether the job may train at the same time as others on its device: never, auto or always",

@@ -31,8 +31,8 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
         arguments["deadline"] = _value(environment, "DEADLINE", lambda text: parse_when(text) and text)
     arguments["target"] = _value(environment, "TARGET", parse_target)
     for name, parse in (
-        ("POOL", str), ("WEIGHT", _weight), ("ON_MISS", _on_miss), ("ON_HOLD", _on_hold), ("ON_NAN", _on_nan),
-        ("ON_REFUSED", _on_refused),
+        ("POOL", str), ("WEIGHT", _weight), ("LIKE", str), ("ON_MISS", _on_miss), ("ON_HOLD", _on_hold),
+        ("ON_NAN", _on_nan), ("ON_REFUSED", _on_refused),
     ):  # fmt: skip
         if environment.get(PREFIX + name):
             arguments[name.lower()] = _value(environment, name, parse)

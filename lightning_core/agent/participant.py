@@ -20,7 +20,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -159,6 +159,12 @@ class Participant:
         self._best: KeepsBest | None = None
         self.hangs = HangWatch(options.hang)
         """Watch of this thread."""
+        self.give_way: Callable[[], None] | None = None
+        """Ends this training if its loop was left, as another of its process begins; None if its loop says when it
+        ends."""
+        for other in list(_trainings_here()):
+            if other.give_way is not None:
+                self._alone(other.give_way, None)
         offload = self._alone(lambda: self._mover(options, loop), None)
         self._rank_memory: RankMemory | None = None
         meter = memory_meter(loop.device, lambda: () if self._rank_memory is None else self._rank_memory.other_ranks)
@@ -174,6 +180,9 @@ class Participant:
         """Another training of this process, within whose grant this one trains; None if there is none."""
         host = _first_of_this_process(self)
         self.host = None if launched else host
+        if self.host is None:
+            for records in _collections:
+                records.append(record)
 
         def make_mailbox() -> Mailbox:
             return Mailbox(
@@ -468,6 +477,21 @@ class Participant:
 # Trainings that are under way in this process, in the order in which they began, each with the id of the process: a
 # fork has a copy of the list. Without a lock, which a fork might find taken for ever.
 _under_way: list[tuple[int, weakref.ref[Participant]]] = []
+
+
+# Lists of the records of trainings that begin in this process and are no part of another one.
+_collections: list[list[JobRecord]] = []
+
+
+@contextmanager
+def collected_records() -> Iterator[list[JobRecord]]:
+    """Collect the records of trainings that begin meanwhile in this process and are no part of another one."""
+    records: list[JobRecord] = []
+    _collections.append(records)
+    try:
+        yield records
+    finally:
+        _collections[:] = [kept for kept in _collections if kept is not records]
 
 
 def _trainings_here() -> Iterator[Participant]:

@@ -2,6 +2,9 @@
 
 A loop that iterates over ``run.batches(loader)`` is told apart into batches and the waits between them. One that calls
 ``run.step(...)`` after each batch is not: what it does between two steps counts as one batch.
+
+A loop that is in no ``with`` ends with its process or, in IPython, with a cell that uses it and raises. One that was left
+ends when a loop of its name begins or, in a later cell, any training.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +32,7 @@ from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.targets import Target
+from lightning_core.integrations.cells import watch_cells
 from lightning_core.integrations.loop_training import (
     LoopEnd,
     LoopMetrics,
@@ -37,7 +43,7 @@ from lightning_core.integrations.loop_training import (
     place_of_fabric,
 )
 from lightning_core.variables import PREFIX, is_disabled, run_history, will_be_requeued
-from lightning_core.view.console_lines import logger
+from lightning_core.view.console_lines import inform, logger
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -54,6 +60,8 @@ EPOCHS_BY_STEPS = (
 HOW = "iterate over run.batches(loader), or call run.step(loss=...) after each batch"
 # Deadline of a launched job in its own process, in seconds. Only its scheduler knows the real one.
 UNKNOWN_DEADLINE = 1.0
+# Runs of this process that have begun and not ended, in the order in which they began.
+_open: list[Run] = []
 
 
 class Run:
@@ -72,8 +80,10 @@ class Run:
         said: ModelSaid,
         script: LaunchedScript | None = None,
         accumulated: int = 1,
+        *,
+        is_named: bool = False,
     ) -> None:
-        self._script, self._accumulated = script, accumulated
+        self._script, self._accumulated, self._is_named = script, accumulated, is_named
         self._save: Callable[[Path], object] | None = None
         self._terms, self._options = terms, options
         self.place = place
@@ -87,9 +97,11 @@ class Run:
         self._record: JobRecord | None = None
         self._state: Mapping[str, Any] = {}
         self._begun = self._closed = options is None
-        self._in_batch = False
+        self._in_batch = self._is_entered = self._is_left = False
         self._over = False
         self._idle_evaluations = self._unseen_losses = 0
+        self._thread = (0, 0)
+        self._end_watch: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:
@@ -424,8 +436,9 @@ class Run:
     def _begin(self, per_epoch: int | None = None, batch_size: object = None) -> LoopTraining | None:
         """Return the training, which begins with the first call; None for none."""
         if self._begun:
+            self._is_left = False
             return None if self._closed else self._training
-        self._begun = True
+        self._begun, self._thread = True, _thread_here()
         options, terms, place = self._options, self._terms, self.place()
         assert options is not None  # otherwise it has begun
         assert terms is not None
@@ -441,6 +454,8 @@ class Run:
         said = self._said
         if type(batch_size) is int and 1 <= batch_size <= MAX_COUNT:
             said = said._replace(batch_size=batch_size)
+        for other in [run for run in _open if run.name == self.name and run._is_named and self._is_named]:
+            other._give_way(is_replaced=True)
         found = self._state.get("record") if place.rank == 0 and self._script is None else None
         self._record = record = JobRecord.for_fit(terms.job_now(), terms.deadline_text, found)
         self._training = training = LoopTraining(
@@ -449,14 +464,35 @@ class Run:
             self._script,
         )  # fmt: skip
         training.save = self._save
+        training.give_way = self._give_way
+        _open.append(self)
         atexit.register(self._leave)  # a loop that is in no `with`
+        self._end_watch = watch_cells(self._after_cell)
         training.begin(per_epoch)
         return training
 
     def _leave(self) -> None:
         """Leave the pool at the end of the process, with what has ended it."""
-        error = getattr(sys, "last_value", None)
+        # In IPython the last error may be that of any cell: one that used this run has ended it.
+        error = getattr(sys, "last_value", None) if self._end_watch is None else None
         self.close(error if isinstance(error, BaseException) else None)
+
+    def _after_cell(self, error: BaseException | None) -> None:
+        """Note that a cell of IPython has ended: the loop cannot go on after one that used it and raised."""
+        if error is not None and not self._is_left:
+            self.close(error)
+        self._is_left = True
+
+    def _give_way(self, *, is_replaced: bool = False) -> None:
+        """End if this loop was left, as another training of this process begins.
+
+        It was if the cell that used it is over, or if a loop of its name replaces it. It was not while it is in a
+        ``with``, in one of its batches or in another thread: then the other is a part of it, or trains beside it.
+        """
+        is_idle = not (self._is_entered or self._in_batch) and self._thread == _thread_here()
+        if is_idle and not self._closed and (self._is_left or is_replaced):
+            inform(f"{self.name}: ends, because its loop was left and another training begins")
+            self.close()
 
     def close(self, error: BaseException | None = None) -> None:
         """Release the device and leave the pool; ``with`` does it.
@@ -470,14 +506,20 @@ class Run:
         self._over = self._training.is_over
         self._closed = True
         atexit.unregister(self._leave)
+        if self in _open:
+            _open.remove(self)
+        if self._end_watch is not None:
+            self._end_watch()
         self._training.close(error)
 
     def __enter__(self) -> Self:
+        self._is_entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_entered = False
         self.close(error)
 
 
@@ -573,7 +615,7 @@ def track(
     """
     if is_disabled():
         return Run(None, None, place_here, LoopEnd(), ModelSaid())
-    script = launched_script()
+    script, is_named = launched_script(), job is not None
     if script is not None:
         # The bundle's terms have precedence; only the scheduler knows the deadline.
         job, deadline, target, hang, every = script.job, UNKNOWN_DEADLINE, script.target, script.hang, script.every
@@ -592,7 +634,7 @@ def track(
             return Run(None, None, place_here, LoopEnd(), ModelSaid())
         told = read(given)
         job, deadline, target = told["job"], told.get("deadline", deadline), told["target"]
-        pool, weight = told.get("pool", pool), told.get("weight", weight)
+        pool, weight, like = told.get("pool", pool), told.get("weight", weight), told.get("like", like)
         on_miss, on_hold = told.get("on_miss", on_miss), told.get("on_hold", on_hold)
         on_nan, on_refused = told.get("on_nan", on_nan), told.get("on_refused", on_refused)
     refuse_base_60(track, deadline=deadline, hang=hang)
@@ -615,7 +657,9 @@ def track(
         "" if model is None else class_path(type(model)), None, hyper_parameters, state, lr_scheduler, lr_interval
     )
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
-    return Run(terms, options, where, LoopEnd(max_batches, max_epochs), said, script, accumulate_grad_batches)
+    return Run(
+        terms, options, where, LoopEnd(max_batches, max_epochs), said, script, accumulate_grad_batches, is_named=is_named
+    )  # fmt: skip
 
 
 def _check(lr_interval: str, **counts: int | None) -> None:
@@ -635,6 +679,25 @@ def _mean(losses: Sequence[Any]) -> Any:
     """Return the mean of the losses that are known; None if none is."""
     known = [loss for loss in losses if loss is not None]
     return sum(known) / len(known) if known else None
+
+
+@contextmanager
+def closing_runs() -> Iterator[None]:
+    """Close, after what is done meanwhile, the runs that have begun by it in this thread, with what it raises."""
+    before, error = list(_open), None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for run in [run for run in _open if run not in before and run._thread == _thread_here()]:
+            run.close(error)
+
+
+def _thread_here() -> tuple[int, int]:
+    """Return process and thread: a fork has the thread of its parent, and what its parent has begun."""
+    return os.getpid(), threading.get_ident()
 
 
 def _length_of(loader: object) -> int | None:

@@ -55,6 +55,21 @@ def live_table(now: float, jobs: Sequence[JobStatus], seen: Mapping[Key, Points]
     )
 
 
+def live_lines(now: float, jobs: Sequence[JobStatus]) -> str:
+    """Return the table as text, for a terminal.
+
+    Args:
+        now: Scheduler time, in seconds.
+        jobs: Jobs to show.
+    """
+    shown = sorted(filter(is_listed, jobs), key=_rank)[:MAX_JOBS]
+    names = ("job", "verdict", *telling(SHOWN, jobs))
+    rows = [names, *([dict(zip(COLUMNS, cells_of(now, job), strict=True))[name] for name in names] for job in shown)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *group_lines(jobs)])
+
+
 def thinned(points: list[Point]) -> list[Point]:
     """Return points, every second one and the newest if there are too many."""
     return points if len(points) <= MAX_POINTS else [*points[:-1:2], points[-1]]
