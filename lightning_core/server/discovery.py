@@ -197,7 +197,9 @@ def _start_proxy(address: str) -> Path:
     errors = folder / "errors"
     command = [sys.executable, "-m", "lightning_core.server.proxy", address, str(folder / "socket")]
     with errors.open("wb") as file:  # not a pipe, which nothing would read
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file)
+        # In a session of its own: Ctrl-C, or what kills this process and its group, must not end it before it has told
+        # the pool what has become of the jobs of this process.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=file, start_new_session=True)
     proxy = _proxies[key] = Proxy(process, folder)
     try:
         until = time.monotonic() + PROXY_START_SECONDS

@@ -84,6 +84,19 @@ async def forward(actor: Any, method: str, *args: Any) -> Any:
         raise error.cause if isinstance(error.cause, Exception) else error from None
 
 
+async def until_orphaned(parent: int) -> None:
+    """Wait until standard input closes or the parent ends: a child that it has forked may keep the pipe open."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    watches = [sys.stdin.fileno()]
+    with contextlib.suppress(OSError):  # it has just ended, or is not visible from here
+        watches.append(os.pidfd_open(parent))
+    for watch in watches:
+        loop.add_reader(watch, over.set)
+    await over.wait()
+    for watch in watches:
+        loop.remove_reader(watch)
+
+
 def _scheduler(ray: Any) -> str:
     """Return the name of the scheduler's actor of the pool of a cluster.
 
@@ -102,7 +115,8 @@ def _scheduler(ray: Any) -> str:
 
 
 def main(address: str, path: str) -> int:
-    """Join the Ray at ``address`` and serve its pool until standard input closes."""
+    """Join the Ray at ``address`` and serve its pool until the process that has started this one ends."""
+    parent = os.getppid()
     if not os.environ.get("RAY_AUTH_MODE"):
         os.environ["RAY_AUTH_MODE"] = "token"  # Ray reads it once, on import
     import ray
@@ -129,7 +143,7 @@ def main(address: str, path: str) -> int:
         server = SocketServer(remote, Path(path))
         await server.open()
         heartbeats = asyncio.create_task(remote.send_heartbeats(PROXY_HEARTBEAT))
-        await asyncio.to_thread(sys.stdin.read)  # until the parent exits
+        await until_orphaned(parent)
         heartbeats.cancel()
         await server.close()
 

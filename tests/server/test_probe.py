@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.server import discovery, probe
 from tests.conftest import ROOT
+from tests.waiting import PATIENCE, until
 
 TOKEN = {"RAY_AUTH_TOKEN": "0" * 64}
 # The first frame of a server of HTTP/2.
@@ -192,3 +194,64 @@ def test_a_wrong_token_is_reported_before_ray_gives_up(local_ray: None) -> None:
         assert "target met" in done.stderr
         assert "Traceback" not in done.stderr + done.stdout
         assert "a ended after 15" in done.stdout
+
+
+# Starts a proxy, which is a program that notes how it ends, and waits.
+WITH_PROXY = """
+import sys, time
+from lightning_core.server import discovery
+discovery.check = lambda address: None
+sys.executable = sys.argv[1]
+discovery._start_proxy("pool:1")
+print(discovery._proxies.popitem()[1].process.pid, flush=True)
+time.sleep(60)
+"""
+NOTING = """#!/bin/sh
+trap 'echo signal >> "$0.end"' INT TERM
+touch "$4"
+while read -r line; do :; done
+echo closed >> "$0.end"
+"""
+
+
+def test_what_a_group_of_processes_is_sent_does_not_reach_a_proxy(tmp_path: Path) -> None:
+    """Jupyter interrupts and kills a kernel's group: a proxy that goes with it cannot tell the pool what has ended."""
+    proxy = tmp_path / "proxy"
+    proxy.write_text(NOTING)
+    proxy.chmod(0o755)
+    line = [sys.executable, "-c", WITH_PROXY, str(proxy)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True) as script:
+        assert script.stdout is not None
+        script.stdout.readline()
+        os.killpg(script.pid, signal.SIGINT)
+        script.wait(PATIENCE)
+    end = Path(f"{proxy}.end")
+    until(lambda: end.exists() and "closed" in end.read_text())
+    assert end.read_text() == "closed\n"
+
+
+# Starts what waits as a proxy does, and forks a child that keeps the pipe to it open.
+WITH_CHILD = """
+import os, subprocess, sys, time
+waits = "import asyncio, os; from lightning_core.server.proxy import until_orphaned; parent = os.getppid();"
+proxy = subprocess.Popen([sys.executable, "-c", f"{waits} print(1, flush=True); asyncio.run(until_orphaned(parent)); print(2)"],
+                         stdin=subprocess.PIPE)
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_proxy_ends_with_its_script_though_a_child_of_that_keeps_the_pipe() -> None:
+    line = [sys.executable, "-c", WITH_CHILD]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True, cwd=ROOT) as script:
+        assert script.stdout is not None
+        said = {script.stdout.readline(), script.stdout.readline()}
+        child = int(max(said, key=len))
+        try:
+            script.kill()
+            assert script.stdout.readline() == "2\n"
+            os.kill(child, 0)  # it is running
+        finally:
+            os.kill(child, signal.SIGKILL)
