@@ -1,7 +1,7 @@
 """A cell of a notebook as a job: what trains in it takes part, and nothing of that is left when the cell ends.
 
-A Trainer or a Fabric that the cell makes joins by the environment (:mod:`lightning_core.autojoin`), as does all else that
-reads its job there, such as ``track()``. A plain loop finds its run in a variable.
+A Trainer or a Fabric that the cell makes joins by the environment (:mod:`lightning_core.autojoin`), as does all else
+that reads its job there, such as ``track()``. A plain loop finds its run in a variable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The cells of IPython, as loops that run in one know them: nothing else says there that a loop was left for good."""
+"""Where a loop runs: in which thread, and in which cell of IPython, whose end says that the loop may have been left."""
 
 from __future__ import annotations
 
+import os
 import sys
-import threading
+import threading  # noqa: TID251
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,11 @@ def watch_cells(ended: Callable[[BaseException | None], object]) -> Callable[[],
 
     shell.events.register("post_run_cell", after_cell)
     return end
+
+
+def thread_here() -> tuple[int, int]:
+    """Return process and thread: a fork has the thread of its parent, and what its parent has begun."""
+    return os.getpid(), threading.get_ident()
 
 
 def shell_here() -> Any:

@@ -3,8 +3,8 @@
 A loop that iterates over ``run.batches(loader)`` is told apart into batches and the waits between them. One that calls
 ``run.step(...)`` after each batch is not: what it does between two steps counts as one batch.
 
-A loop that is in no ``with`` ends with its process or, in IPython, with a cell that uses it and raises. One that was left
-ends when a loop of its name begins or, in a later cell, any training.
+A loop that is in no ``with`` ends with its process or, in IPython, with a cell that uses it and raises. One that was
+left ends when a loop of its name begins or, in a later cell, any training.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +31,7 @@ from lightning_core.core.durations import When, parse_limit, refuse_base_60
 from lightning_core.core.jobs import OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.targets import Target
-from lightning_core.integrations.cells import watch_cells
+from lightning_core.integrations.cells import thread_here, watch_cells
 from lightning_core.integrations.loop_training import (
     LoopEnd,
     LoopMetrics,
@@ -438,7 +437,7 @@ class Run:
         if self._begun:
             self._is_left = False
             return None if self._closed else self._training
-        self._begun, self._thread = True, _thread_here()
+        self._begun, self._thread = True, thread_here()
         options, terms, place = self._options, self._terms, self.place()
         assert options is not None  # otherwise it has begun
         assert terms is not None
@@ -489,7 +488,7 @@ class Run:
         It was if the cell that used it is over, or if a loop of its name replaces it. It was not while it is in a
         ``with``, in one of its batches or in another thread: then the other is a part of it, or trains beside it.
         """
-        is_idle = not (self._is_entered or self._in_batch) and self._thread == _thread_here()
+        is_idle = not (self._is_entered or self._in_batch) and self._thread == thread_here()
         if is_idle and not self._closed and (self._is_left or is_replaced):
             inform(f"{self.name}: ends, because its loop was left and another training begins")
             self.close()
@@ -691,13 +690,8 @@ def closing_runs() -> Iterator[None]:
         error = raised
         raise
     finally:
-        for run in [run for run in _open if run not in before and run._thread == _thread_here()]:
+        for run in [run for run in _open if run not in before and run._thread == thread_here()]:
             run.close(error)
-
-
-def _thread_here() -> tuple[int, int]:
-    """Return process and thread: a fork has the thread of its parent, and what its parent has begun."""
-    return os.getpid(), threading.get_ident()
 
 
 def _length_of(loader: object) -> int | None:

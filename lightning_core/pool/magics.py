@@ -10,6 +10,7 @@ import argparse
 import ast
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from typing_extensions import override
@@ -89,7 +90,7 @@ def _magics(shell: Any) -> list[tuple[str, str, Callable[..., object]]]:
 
     pool.__doc__, job.__doc__ = pool_parser().format_help(), job_parser().format_help()
     # IPython then shows no value of a cell whose last line ends in a semicolon.
-    setattr(job, "_ipython_magic_output_can_be_silenced", True)
+    vars(job)["_ipython_magic_output_can_be_silenced"] = True
     return [("line", "pool", pool), ("cell", "job", job)]
 
 
@@ -154,6 +155,8 @@ def job_parser() -> LineParser:
     parser.add_argument("--on-nan", choices=[OnNan.CONTINUE, OnNan.STOP],
                         help="what to do when losses are NaN or infinite")  # fmt: skip
     parser.add_argument("--on-refused", choices=list(OnRefused), help="what to do while the name is taken")
+    parser.add_argument("--submit", action="store_true", help="write the cell as a script, which the pool trains in a "
+                        "process of its own: it knows nothing of this notebook")  # fmt: skip
     return parser
 
 
@@ -164,9 +167,13 @@ def _job(line: str, shell: Any, cell: str) -> object:
 
     __tracebackhide__ = True
     asked = vars(job_parser().parse_line(line))
-    name = asked.pop("name")
+    terms = {key: str(value) for key, value in asked.items() if value is not None}
+    name = terms.pop("name")
+    if terms.pop("submit") == "True":
+        _submit(name, terms, shell, cell)
+        return None
     try:
-        job = CellJob(name, {key.upper(): str(value) for key, value in asked.items() if value is not None})
+        job = CellJob(name, {key.upper(): text for key, text in terms.items()})
     except ValueError as error:
         raise LineError(str(error)) from None
     run = compiled(shell, cell)
@@ -179,6 +186,21 @@ def _job(line: str, shell: Any, cell: str) -> object:
     finally:
         if job.outcome is not None and is_notebook(shell):
             display(job.outcome)
+
+
+def _submit(name: str, terms: dict[str, str], shell: Any, cell: str) -> None:
+    from lightning_core.pool.cell_script import submit_cell
+
+    if "on_refused" in terms:
+        raise LineError("--on-refused is for a cell that trains here: the name of a submitted job must be free")
+    weight = {"weight": float(terms.pop("weight"))} if "weight" in terms else {}
+    source = shell.transform_cell(cell)
+    try:
+        with Pool.connect(terms.pop("pool", AUTO)) as pool:
+            path = submit_cell(pool, name, cell, source, {**terms, **weight}, Path.cwd())
+            print(f"{name}: submitted to {pool.describe()}, which runs {path}")
+    except (OSError, ValueError, LightningCoreError) as error:
+        raise LineError("; ".join(str(error).splitlines())) from None
 
 
 def compiled(shell: Any, cell: str) -> Callable[[], object]:
@@ -211,7 +233,7 @@ def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
         try:
             check(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error).replace("%", "%%")) from None
+            raise argparse.ArgumentTypeError(str(error)) from None
         return text
 
     return read

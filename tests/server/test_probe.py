@@ -234,8 +234,8 @@ def test_what_a_group_of_processes_is_sent_does_not_reach_a_proxy(tmp_path: Path
 WITH_CHILD = """
 import os, subprocess, sys, time
 waits = "import asyncio, os; from lightning_core.server.proxy import until_orphaned; parent = os.getppid();"
-proxy = subprocess.Popen([sys.executable, "-c", f"{waits} print(1, flush=True); asyncio.run(until_orphaned(parent)); print(2)"],
-                         stdin=subprocess.PIPE)
+waits += "print(1, flush=True); asyncio.run(until_orphaned(parent)); print(2)"
+proxy = subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE)
 child = os.fork()
 if child:
     print(child, flush=True)
