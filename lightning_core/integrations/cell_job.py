@@ -59,12 +59,12 @@ class CellJob:
             return cell()
 
     @property
-    def outcome(self) -> Outcome | None:
-        """Outcome of the newest training of the cell; None if none took part."""
-        return Outcome(self._records[-1]) if self._records else None
+    def outcome(self) -> CellOutcome | None:
+        """CellOutcome of the newest training of the cell; None if none took part."""
+        return CellOutcome(self._records[-1]) if self._records else None
 
 
-class Outcome:
+class CellOutcome:
     """How a training of a cell went, as a notebook shows it.
 
     Args:

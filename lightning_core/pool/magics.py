@@ -30,11 +30,7 @@ NO_POOL = "no pool is up; `lightning-core up` in a terminal brings one up"
 
 
 class LineError(LightningCoreError, ValueError):
-    """The line of a magic is wrong; the message has the rule and the value."""
-
-
-class HelpShown(LightningCoreError):
-    """The line of a magic has asked for help, which was printed."""
+    """The line of a magic is wrong; the message has the rule and the value. It is empty if help was asked for."""
 
 
 class LineParser(argparse.ArgumentParser):
@@ -44,8 +40,7 @@ class LineParser(argparse.ArgumentParser):
         """Return the arguments of a line.
 
         Raises:
-            LineError: If there is a mistake.
-            HelpShown: If it asks for help.
+            LineError: If there is a mistake, or it asks for help, which is printed.
         """
         try:
             words = shlex.split(line)
@@ -61,7 +56,7 @@ class LineParser(argparse.ArgumentParser):
 
     @override
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        raise HelpShown(message or "")
+        raise LineError(message or "")
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -101,9 +96,9 @@ def _told(do: Callable[..., object], magic: str, line: str, *more: object) -> ob
     __tracebackhide__ = True
     try:
         return do(line, *more)
-    except HelpShown:
-        return None
     except LineError as error:
+        if not str(error):
+            return None
         raise UsageError(f"{magic}: {clean(str(error))}") from None
 
 

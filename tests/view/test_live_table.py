@@ -136,18 +136,19 @@ def test_a_curve_is_thinned() -> None:
 
 @pytest.fixture
 def displayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What IPython was asked to display in one place, in its order."""
+    """What IPython was asked to display in one place of a notebook, in its order."""
     pages: list[str] = []
 
     def display(page: Any, display_id: bool) -> Any:
         assert display_id
         assert not pages
-        pages.append(page)
-        return SimpleNamespace(update=pages.append)
+        pages.append(page._repr_html_())
+        return SimpleNamespace(update=lambda page: pages.append(page._repr_html_()))
 
-    fake = ModuleType("IPython.display")
-    fake.__dict__.update(HTML=str, display=display)
-    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    ipython, fake = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.__dict__.update(get_ipython=lambda: SimpleNamespace(kernel=1))
+    fake.__dict__.update(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     return pages
 
