@@ -18,6 +18,8 @@ import pytest
 
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.node.processes import is_alive
+from lightning_core.pool import Pool
+from lightning_core.pool.cell_script import submit_cell
 from lightning_core.server.clients.socket_client import SocketClient
 from lightning_core.server.discovery import read_head
 from tests.builders import launched
@@ -283,6 +285,21 @@ def test_a_pool_is_reached_by_the_address_of_its_ray(shell: Shell) -> None:
     assert shell.jobs()["far"].share == 1
     far.kill()
     until(lambda: shell.jobs()["far"].verdict is Verdict.CRASHED, AT_ONCE)
+
+
+CELL = """
+for batch in run.batches(range(1000)):
+    run.log(loss=1.0 / (batch + 1))
+print("trained", run.name)
+"""
+
+
+@pytest.mark.nightly
+def test_a_cell_of_a_notebook_is_trained_as_a_script(shell: Shell) -> None:
+    with Pool.connect(str(shell.folder)) as pool:
+        submit_cell(pool, "cell", CELL, CELL, {"target": "loss<=0.01", "deadline": "10m"}, shell.home)
+        assert pool.job("cell").result(PATIENCE).verdict is Verdict.MET
+        until(lambda: "trained cell" in list(pool.logs("cell")))
 
 
 @pytest.mark.promise("S1")
