@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from typing_extensions import override
-
 from lightning_core.core.durations import parse_when
 from lightning_core.core.jobs import OnHold, OnMiss, OnNan, OnRefused
 from lightning_core.core.names import check_name, did_you_mean
@@ -54,11 +52,9 @@ class LineParser(argparse.ArgumentParser):
             self.error(f"unknown {'option' if options else 'argument'}: {' '.join(options or rest)}{hint}")
         return found
 
-    @override
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise LineError(message or "")
 
-    @override
     def error(self, message: str) -> NoReturn:
         raise LineError(message)
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from jupyter_client.manager import KernelManager
+from torch.utils.data import DataLoader, TensorDataset
 from traitlets.config import Config
 
 import lightning_core
@@ -24,10 +26,12 @@ from lightning_core.core.events import WorkerExited
 from lightning_core.core.jobs import Job
 from lightning_core.core.targets import BatchTarget
 from lightning_core.pool import magics
+from lightning_core.pool.cell_script import script_of
 from lightning_core.server.clients.socket_client import SocketClient
 from tests.callbacks.test_callback import fit
 from tests.conftest import ROOT
 from tests.socket_servers import Pool, found_pool
+from tests.tiny import Line, Points
 from tests.waiting import PATIENCE, until
 
 PREFIX = "LIGHTNING_CORE_"
@@ -265,6 +269,31 @@ def test_switched_off_a_cell_runs_as_without_a_job(notebook: Notebook, monkeypat
         %%job a --target "9 batches"
         count = len([batch for batch in run.batches(range(20))])""")
     assert (ran.error, ran.said, ran.shown, notebook.shell.user_ns["count"]) == (None, "", [], 20)
+
+
+def test_the_cells_of_the_documentation_run(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "how-to" / "notebooks.md").read_text()
+    cells = re.findall(r"^```ipython\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    x = torch.linspace(-1, 1, 64).unsqueeze(1)
+    model = torch.nn.Linear(1, 1)
+    notebook.shell.user_ns.update(
+        vit=Line(), loaders=Points(), width=4, hours=2, torch=torch, model=model,
+        loader=DataLoader(TensorDataset(x, 2 * x + 1), batch_size=16),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )  # fmt: skip
+    told = [notebook.run(cell) for cell in cells if "--submit" not in cell]
+    assert [ran.error for ran in told] == [None] * 4
+    shown = "".join(data["text/html"] for ran in told for data in ran.shown)
+    assert re.findall(r"<b>(.*?)</b> <span.*?>(\w+)</span>", shown) == [
+        ("vit", "missed"), ("line", "met"), ("vit-4", "missed"),
+    ]  # fmt: skip
+    [submitted] = [cell for cell in cells if "--submit" in cell]
+    line, _, rest = submitted.partition("\n")
+    assert magics.job_parser().parse_line(line.removeprefix("%%job ")).submit
+    assert rest in script_of("vit", rest, rest)
 
 
 # ---------------------------------------------------------------------------------------------------------- --submit
