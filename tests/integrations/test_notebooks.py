@@ -322,7 +322,7 @@ class Submitted:
 def submitted(pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Submitted:
     monkeypatch.chdir(tmp_path)
     made = Submitted(lightning_core.Pool.connect())
-    monkeypatch.setattr(magics.Pool, "connect", lambda where: made)
+    monkeypatch.setattr(lightning_core.Pool, "connect", lambda where: made)
     return made
 
 
@@ -513,8 +513,8 @@ class Kernel:
 
     @property
     def pid(self) -> int:
-        pid: int = self._manager.provisioner.pid
-        return pid
+        provisioner: Any = self._manager.provisioner
+        return int(provisioner.pid)
 
     def begin(self, cell: str) -> str:
         message: str = self._client.execute(cell)
