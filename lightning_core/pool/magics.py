@@ -171,8 +171,8 @@ def _job(line: str, shell: Any, cell: str) -> object:
     try:
         value = job.do(run, shell.user_ns)
         if job.outcome is None and not is_disabled():
-            print(f"{name}: no training of this process took part: make a Trainer or a Fabric in the cell, or iterate "
-                  "over run.batches(loader)")  # fmt: skip
+            print(f"{name}: no training took part in the process of the notebook itself: make a Trainer or a Fabric in "
+                  "the cell, or iterate over run.batches(loader)")  # fmt: skip
         return value
     finally:
         if job.outcome is not None and is_notebook(shell):

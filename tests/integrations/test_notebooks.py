@@ -140,7 +140,7 @@ def test_what_else_trains_in_a_cell_reads_the_terms_in_the_environment(
         "vit", "val_acc >= 0.9 for 2 evaluations", "old", "stop", "offload", "continue",
     )  # fmt: skip
     assert variables() == before
-    assert "vit: no training of this process took part" in ran.said
+    assert "vit: no training took part in the process of the notebook itself: make a Trainer" in ran.said
 
 
 def test_a_trainer_in_a_cell_joins_and_is_shown(notebook: Notebook, pool: Pool) -> None:
