@@ -656,9 +656,8 @@ def track(
         "" if model is None else class_path(type(model)), None, hyper_parameters, state, lr_scheduler, lr_interval
     )
     where = (lambda: place_here(device)) if fabric is None else (lambda: place_of_fabric(fabric))
-    return Run(
-        terms, options, where, LoopEnd(max_batches, max_epochs), said, script, accumulate_grad_batches, is_named=is_named
-    )  # fmt: skip
+    end = LoopEnd(max_batches, max_epochs)
+    return Run(terms, options, where, end, said, script, accumulate_grad_batches, is_named=is_named)
 
 
 def _check(lr_interval: str, **counts: int | None) -> None:
