@@ -16,6 +16,8 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
+from ipykernel.kernelspec import make_ipkernel_cmd
+from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from torch.utils.data import DataLoader, TensorDataset
 from traitlets.config import Config
@@ -503,6 +505,8 @@ class Kernel:
 
     def __init__(self, folder: Path) -> None:
         self._manager = KernelManager(connection_file=str(folder / "kernel.json"))
+        # Of this Python, whatever kernels the user has.
+        self._manager._kernel_spec = KernelSpec(argv=make_ipkernel_cmd())
         self._manager.start_kernel(cwd=str(ROOT), env={**os.environ, "IPYTHONDIR": str(folder)})
         self._connect()
 
