@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from ipykernel.kernelspec import make_ipkernel_cmd
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from torch.utils.data import DataLoader, TensorDataset
