@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading  # noqa: TID251
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

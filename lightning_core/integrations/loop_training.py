@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from sys import modules
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
@@ -23,11 +26,12 @@ from lightning_core.agent.reporting.mailbox import Mailbox
 from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced
 from lightning_core.agent.steering.ranks import NOTHING
 from lightning_core.agent.user_code.torch_here import HOST, TrainingDevice, device_name, torch_here
-from lightning_core.core.answers import JobForecast
+from lightning_core.core.answers import Directive, JobForecast
 from lightning_core.core.events import Horizon
 from lightning_core.core.jobs import Capability, OnHold
 from lightning_core.core.limits import MAX_COUNT
 from lightning_core.core.reported import hyper_parameters
+from lightning_core.core.targets import STEP_LOSS
 from lightning_core.view.console_lines import logger
 
 if TYPE_CHECKING:
@@ -35,6 +39,11 @@ if TYPE_CHECKING:
     from lightning_core.agent.steering.offload import Offload
 
 log = logger(__name__)
+
+# Seconds for which batches are only counted, and their losses kept, before all else that follows a batch is done: each
+# call between two batches is cold, and costs several times what it costs in a loop. In turns with others for less time,
+# because a quantum ends that much later.
+KEPT_FOR, KEPT_IN_TURNS = 0.02, 0.005
 
 # A name of its own, as ``NOTHING`` has one: to look up a member of an enum takes as long as to read a clock.
 _NEXT_BATCH = Phase.NEXT_BATCH
@@ -154,7 +163,7 @@ class LoopTraining(Participant):
         self.saves_by_itself = self.wants_save = False
         self._script = script
         self._warned: set[str] = set()
-        self._said, self._end = said, end
+        self._said, self._end, self._values = said, end, values
         self.epochs = epochs
         """Epochs that are done."""
         self._epoch_began = batches
@@ -170,6 +179,13 @@ class LoopTraining(Participant):
             ),
         )  # fmt: skip
         self._batches = batches
+        # Of several ranks all agree after the same batch; a GPU is marked, and its losses are not waited for.
+        self._may_keep = not self.has_ranks and self._timer.on_host and self.mailbox is not None
+        self._kept: list[tuple[Any, int]] = []
+        self._trusts = True
+        self._keeps_until: float = 0.0
+        self._full_at: float = 0
+        self._known: Directive | None = None
         self._rates: LearningRateWatch | None = None
         if said.scheduler is not None:
             from lightning_core.agent.reporting.lr_watch import LearningRateWatch
@@ -285,7 +301,9 @@ class LoopTraining(Participant):
     @never_fails
     def end_epoch(self) -> None:
         """Note that an epoch has ended, and that what comes now may take any time."""
+        self.hangs.in_loader = False
         self.hangs.excuse()
+        self.read_kept()
         self.epochs += 1
         self._counted = self._batches - self._epoch_began  # it may have been left early, as the next ones may be
         self._per_epoch = self._counted or self._per_epoch
@@ -316,6 +334,61 @@ class LoopTraining(Participant):
         except Exception as error:
             self.survive(error)
 
+    def keep_batch(self, outputs: dict[str, Any]) -> bool:
+        """Count a batch and keep its loss, if that is all that is to be done; return whether it was.
+
+        All that depends on a batch, such as the end of a loss cell, is done after the same batch as without it.
+
+        Args:
+            outputs: What the batch has given.
+        """
+        at = self._batches + 1
+        if at >= self._full_at or time.perf_counter() >= self._keeps_until or len(outputs) != 1:
+            return False
+        mailbox, loss = self.mailbox, outputs.get("loss")
+        if mailbox is None or mailbox.inbox.directive is not self._known:
+            return False
+        version = 0
+        if type(loss) is not float:
+            # One that is trained on is read later: what is asked of torch here takes ten times as long as in a loop.
+            # Any other may be a buffer that is written again.
+            tensor: Any = loss
+            if type(tensor) is not getattr(modules.get("torch"), "Tensor", None):
+                return False
+            if not (tensor.requires_grad and tensor.is_cpu and self._trusts):
+                return False
+            version = tensor._version
+        self._batches = at
+        self._kept.append((loss, version))
+        self.hangs.moves += 1
+        return True
+
+    def read_kept(self) -> None:
+        """Read the losses of the batches that were only counted."""
+        kept = self._kept
+        if not kept:
+            return
+        self._kept = []
+        first = self._batches - len(kept) + 1
+        for at, (loss, version) in enumerate(kept, start=first):
+            if type(loss) is not float and loss._version != version:
+                self._trusts = False  # it was changed in place: from now on each is read at once
+                continue
+            self._complain(self._alone(partial(self._losses.read_batch, {"loss": loss}, 1, at), None))
+
+    def _keep_from_now(self) -> None:
+        """Let batches be only counted for a while, until the next one that something depends on."""
+        if not self._may_keep or self.mailbox is None:
+            return
+        target, cell = self._target, self._losses.next_cell
+        if cell is None and (target.observed == STEP_LOSS or target.observed in self._values.newest):
+            self._full_at = 0  # the number that the target is about has yet to be seen, or is new with each batch
+            return
+        last = self._last_batch if self._last_batch > 0 else MAX_COUNT
+        self._full_at = min(MAX_COUNT if cell is None else cell, last, self._look_at)
+        self._known = self.mailbox.inbox.directive
+        self._keeps_until = time.perf_counter() + (KEPT_IN_TURNS if self.steering.takes_turns else KEPT_FOR)
+
     def end_batch(self, outputs: Any, batches: int = 1, accumulated: int = 1) -> None:
         """Report batches of training, and obey the newest directive.
 
@@ -325,6 +398,8 @@ class LoopTraining(Participant):
             accumulated: Factor by which the loss has been divided.
         """
         try:
+            if self._kept:
+                self.read_kept()
             self._batches += batches
             side_actions = NOTHING
             try:
@@ -335,6 +410,7 @@ class LoopTraining(Participant):
                 self.note_defect(error)
             if self.steering.after_batch(side_actions, self._batches):
                 self._do_after_batch()
+            self._keep_from_now()
             self.hangs.turn(_NEXT_BATCH)
         except Exception as error:
             self.survive(error)
@@ -396,6 +472,7 @@ class LoopTraining(Participant):
     @override
     def close(self, error: BaseException | None = None) -> None:
         """Say what the target has missed if nothing has ended the loop early, and leave the pool."""
+        self._alone(self.read_kept, None)
         if error is None and not self.is_over and self._batches and self.mailbox is not None:
             self._complain(self._alone(self._losses.complaint, None))
         super().close(error)

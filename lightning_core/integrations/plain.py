@@ -136,22 +136,22 @@ class Run:
 
     def _each_of(self, loader: Iterable[T]) -> Iterator[T]:
         accumulated, length = self._accumulated, _length_of(loader)
-        per_epoch = None if length is None else -(-length // accumulated)
-        size = getattr(loader, "batch_size", None)
-        training = self._begin(per_epoch, size * accumulated if type(size) is int else None)
+        per_epoch = length and -(-length // accumulated)
+        training = self._begin(per_epoch, getattr(loader, "batch_size", None))
         if training is None:
             yield from loader
             return
-        if training.is_over:
-            if self._over:
-                training.warn_once("is over, and its loop goes on: end that too, with `if run.over: break`")
-            self._over = True
+        if self._was_over(training):
             return
         training.begin_epoch(per_epoch)
         done = micro = 0
         losses: list[Any] = []
+        hangs, is_kept = training.hangs, False
         for batch in loader:
-            training.begin_batch(Phase.STEP)
+            if is_kept:
+                hangs.in_loader = False
+            else:
+                training.begin_batch(Phase.STEP)
             self._in_batch, self._outputs = True, {}
             micro += 1
             try:
@@ -164,19 +164,36 @@ class Run:
                     training.end_epoch()
                 raise
             self._in_batch = False
-            if accumulated > 1:
+            is_kept = accumulated == 1 and training.keep_batch(self._outputs)
+            if is_kept:
+                hangs.in_loader = True
+                done += 1
+                continue
+            if micro % accumulated and micro != length:
                 losses.append(self._outputs.get("loss"))
-                if micro % accumulated and micro != length:
-                    training.end_micro_batch()
-                    continue
-                self._outputs["loss"], losses = _mean(losses), []
-            training.end_batch(self._outputs)
+                training.end_micro_batch()
+                continue
+            self._end_batch(training, losses)
             done += 1
             if training.is_over:
                 break
         if not training.is_over or done == per_epoch:
             training.end_epoch()
         self._over = training.is_over
+
+    def _was_over(self, training: LoopTraining) -> bool:
+        """Return whether a run is over as a pass begins; a loop that begins a second one so is told to end."""
+        if training.is_over and self._over:
+            training.warn_once("is over, and its loop goes on: end that too, with `if run.over: break`")
+        self._over = training.is_over
+        return self._over
+
+    def _end_batch(self, training: LoopTraining, losses: list[Any]) -> None:
+        """End a batch; its loss is the mean of those that were accumulated in it, which are put away."""
+        if losses:
+            self._outputs["loss"] = _mean([*losses, self._outputs.get("loss")])
+            losses.clear()
+        training.end_batch(self._outputs)
 
     def validation_batches(self, loader: Iterable[T]) -> Iterable[T]:
         """Return the batches of a validation, before each of which the job waits for its turn.
@@ -229,6 +246,8 @@ class Run:
         if training.counts_epochs:
             training.warn_once(EPOCHS_BY_STEPS)
         outputs, self._outputs = self._outputs, {}
+        if training.keep_batch(outputs):
+            return
         training.end_batch(outputs)
         if not training.is_over:
             training.begin_batch(Phase.STEP)
@@ -269,6 +288,7 @@ class Run:
         if training is None:
             return
         if training.batches:  # before the first batch there is nothing to forecast from
+            training.read_kept()
             self._values.newest.update(metrics)
             self._values.has_validation = True
             training.evaluate()
@@ -452,7 +472,7 @@ class Run:
             return None
         said = self._said
         if type(batch_size) is int and 1 <= batch_size <= MAX_COUNT:
-            said = said._replace(batch_size=batch_size)
+            said = said._replace(batch_size=batch_size * self._accumulated)
         for other in [run for run in _open if run.name == self.name and run._is_named and self._is_named]:
             other._give_way(is_replaced=True)
         found = self._state.get("record") if place.rank == 0 and self._script is None else None

@@ -173,6 +173,54 @@ def test_batches_have_the_length_of_their_loader() -> None:
         assert list(enumerate(run.batches(iter("xy")))) == [(0, "x"), (1, "y")]
 
 
+def test_a_loss_that_is_written_again_is_the_one_that_was_logged() -> None:
+    import torch
+
+    client, losses = ScriptedScheduler(), falling()
+    weight, buffer = torch.ones(1, requires_grad=True), torch.zeros(())
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0") as run:
+        for number, loss in enumerate(run.batches(losses)):
+            if number < 30:
+                buffer.fill_(loss)
+                run.log(loss=buffer)
+            else:
+                run.log(loss=(weight * loss).sum())
+    assert client.cells() == cells_of(losses)
+
+
+def test_a_loss_that_is_changed_in_place_is_left_out_and_the_next_are_read_at_once() -> None:
+    import torch
+
+    client = ScriptedScheduler()
+    weight, kept = torch.ones((), requires_grad=True), list[torch.Tensor]()
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0") as run:
+        for _ in run.batches(range(40)):
+            for before in kept[-1:]:
+                before.add_(100.0)
+            kept.append(weight * 1.0)
+            run.log(loss=kept[-1])
+    assert {cell.value for cell in client.cells()} == {1.0}
+
+
+def test_batches_are_only_counted_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of quick batches few are followed by all that may follow a batch, and the cells are the same."""
+    from lightning_core.integrations.loop_training import LoopTraining
+
+    whole, end = [0], LoopTraining.end_batch
+
+    def count(training: LoopTraining, *args: Any) -> None:
+        whole[0] += 1
+        end(training, *args)
+
+    monkeypatch.setattr(LoopTraining, "end_batch", count)
+    client, losses = ScriptedScheduler(), falling(600)
+    with scheduled(client), lightning_core.track(NAME, "1h", "loss<=-1") as run:
+        for loss in run.batches(losses):
+            run.log(loss=loss)
+    assert client.cells() == cells_of(losses)
+    assert whole[0] < 300
+
+
 def test_a_step_within_batches_is_no_batch_of_its_own() -> None:
     client = ScriptedScheduler()
     with scheduled(client), lightning_core.track(NAME, "1h", "loss<=0") as run:

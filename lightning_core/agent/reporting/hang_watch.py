@@ -73,6 +73,8 @@ class HangWatch:
         """Whether the thread is saving a checkpoint, as far as is known."""
         self.suspended = False
         """Whether this process is off its GPU, or about to leave it: no step is under way, and calls of CUDA block."""
+        self.in_loader = False
+        """Whether a step in which a loop does anything is waiting for its loader just now."""
         self.thread = threading.get_ident()
         """Id of the thread that is watched."""
         self.is_over = False
@@ -131,15 +133,16 @@ class HangWatch:
             beside: Whether it trains beside others. A step that began so may last as long as beside them to its end.
         """
         step, now = None if self.suspended else self._step, self._clock()
+        phase = None if step is None else Phase.NEXT_BATCH if self.in_loader and step[0] is Phase.STEP else step[0]
         gap, self._looked_at = min(now - self._looked_at, MAX_GAP), now
         if step is not self._seen:
             self._seen, self._hang, self._limit_so_far = step, None, 0.0
             self._lasted = 0.0 if step is None else min(now - step[1], MAX_GAP)
         else:
             self._lasted += gap
-        limit = math.inf if step is None else self._may_last(step[0]) * (COMPANY_FACTOR if beside else 1.0) / share
+        limit = math.inf if phase is None else self._may_last(phase) * (COMPANY_FACTOR if beside else 1.0) / share
         self._limit_so_far = limit = max(limit, self._limit_so_far)
-        if step is not None and self._lasted > limit and _is_excused(step[0], self._stack()):
+        if phase is not None and self._lasted > limit and _is_excused(phase, self._stack()):
             self._lasted = 0.0
         if step is None or self._lasted <= limit:
             self._hang = None

@@ -195,6 +195,11 @@ class Steering:
             self.wants_stop = True
             self.stopping = self._ranks is None
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether this process shares its device by turns, with others that are there or may come."""
+        return self._device_lock is not None or self._throttle.pauses
+
     def is_told_to_hold(self) -> bool:
         """Return whether the newest directive, not obeyed yet, is to hold."""
         mailbox = self._mailbox
