@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-# Factor on all numbers of random examples: 1 in `make test`, 4 in `make test-nightly` and `make reliability`.
+# Factor on all numbers of random examples: 0.5 in `make test`, 4 in `make test-nightly` and `make reliability`.
 FACTOR = float(os.environ.get("LC_EXAMPLES", "1"))
 
 

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 # An editable installation would find the modules that the copy lacks.
 BLOCK = 'import sys\nsys.modules["lightning_core.parts"] = None\n'
 METADATA = "Metadata-Version: 2.1\nName: lightning-core-learning\nVersion: 0.1.0\n"
-QUICK = ("policies", "controllers", "simulation")
+QUICK = ("policies", "controllers")
 ROOMS = ("core", "scheduler", "policies", "controllers", "estimators", "planning", "storage", "view", "server",
          "bundle", "run", "simulation", "callbacks")  # fmt: skip
 # What is used of a part, in the text of a test.
