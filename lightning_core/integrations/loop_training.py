@@ -562,6 +562,7 @@ def _connection_of(options: Options, place: Place, said: ModelSaid, host: Callab
 def _offload_of(options: Options, device: TrainingDevice, said: ModelSaid) -> Offload | None:
     if options.job.on_hold is OnHold.KEEP or device.type != "cuda":
         return None
+    from lightning_core.agent.steering import offload  # it imports torch
 
     known: Any = device
-    return Offload(options.job.name, lambda: said.state, known)
+    return offload.Offload(options.job.name, lambda: said.state, known)

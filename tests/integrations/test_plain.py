@@ -230,6 +230,19 @@ def test_a_step_within_batches_is_no_batch_of_its_own() -> None:
     assert client.cells() == cells_of(falling()[:20])
 
 
+def test_the_state_that_a_loop_names_leaves_its_gpu_on_hold() -> None:
+    import torch
+
+    from lightning_core.agent.steering.offload import Offload
+    from lightning_core.integrations.loop_training import ModelSaid, _offload_of
+
+    run = lightning_core.track("a", "1h", "5 batches", pool="local", on_hold="offload", state=[object()])
+    options = run._options
+    assert options is not None
+    assert isinstance(_offload_of(options, torch.device("cuda", 0), ModelSaid()), Offload)
+    assert _offload_of(options, torch.device("cpu"), ModelSaid()) is None
+
+
 def test_a_loader_in_place_of_a_name_is_refused() -> None:
     with pytest.raises(TypeError, match=r"job must be the name of the job, got list; a loader is for run.batches"):
         lightning_core.track([1, 2])  # type: ignore[arg-type]
