@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from lightning_core.agent.reporting.joining import class_path
-from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import When
 from lightning_core.core.targets import Target
 from lightning_core.integrations.loop_training import place_here, place_of_fabric
-from lightning_core.integrations.plain import track
+from lightning_core.integrations.plain import HasRun, track
 
 
-class CoreFabricCallback:
+class CoreFabricCallback(HasRun):
     """Joins a Fabric to a scheduler, as :func:`lightning_core.track` joins a plain loop.
 
     A batch is a step of the optimizer, gradient accumulation included. Where the loop calls ``on_train_batch_end``, the
@@ -59,21 +58,6 @@ class CoreFabricCallback:
         self._outputs: dict[str, Any] = {}
         self._ends_batches = False
         self.state_key = type(self).__qualname__  # a Trainer reads it before it is refused
-
-    @property
-    def over(self) -> bool:
-        """Whether the loop is to end; before the first batch, it waits until this process may train."""
-        return self.run.over
-
-    @property
-    def forecast(self) -> JobForecast | None:
-        """The newest forecast of the run."""
-        return self.run.forecast
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The newest verdict of the run."""
-        return self.run.verdict
 
     def setup(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse a Trainer, which calls this hook.

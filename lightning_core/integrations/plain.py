@@ -542,6 +542,27 @@ class Run:
         self.close(error)
 
 
+class HasRun:
+    """What a callback says of its run."""
+
+    run: Run
+
+    @property
+    def over(self) -> bool:
+        """Whether the loop is to end; before the first batch, it waits until this process may train."""
+        return self.run.over
+
+    @property
+    def forecast(self) -> JobForecast | None:
+        """The newest forecast of the run."""
+        return self.run.forecast
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The newest verdict of the run."""
+        return self.run.verdict
+
+
 class _Batches(Generic[T]):
     """The batches of a loader as a run yields them, with the length of the loader if it has one.
 

@@ -14,11 +14,10 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from lightning_core.agent.reporting.joining import class_path
-from lightning_core.core.answers import JobForecast, Verdict
 from lightning_core.core.durations import When
 from lightning_core.core.targets import STEP_LOSS, Target
 from lightning_core.integrations.loop_training import LoopEnd, Place
-from lightning_core.integrations.plain import FORMAT, Run, track
+from lightning_core.integrations.plain import FORMAT, HasRun, track
 from lightning_core.view.console_lines import logger
 
 log = logger(__name__)
@@ -27,7 +26,7 @@ log = logger(__name__)
 ENOUGH_LOSSES = 10
 
 
-class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
+class CoreTrainerCallback(HasRun, TrainerCallback, ExportableState):  # type: ignore[misc]
     """Joins a ``transformers.Trainer`` to a scheduler, as :func:`lightning_core.track` joins a plain loop.
 
     A batch is a step of the optimizer, gradient accumulation included. A target may be about ``loss``, which is that of
@@ -50,25 +49,10 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
     def __init__(
         self, job: str | None = None, deadline: When | None = None, target: Target | str | None = None, **terms: Any
     ) -> None:
-        self.run: Run = track(job, deadline, target, **terms)
+        self.run = track(job, deadline, target, **terms)
         """The run of the newest training, with its forecast, verdict and state."""
         self._arguments = (job, deadline, target), terms
         self._evaluating = self._awaits_loss = False
-
-    @property
-    def over(self) -> bool:
-        """Whether the training is to end; before the first step, it waits until this process may train."""
-        return self.run.over
-
-    @property
-    def forecast(self) -> JobForecast | None:
-        """The newest forecast of the run."""
-        return self.run.forecast
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The newest verdict of the run."""
-        return self.run.verdict
 
     # ------------------------------------------------------------------------------------------ begin and end
 
@@ -146,7 +130,7 @@ class CoreTrainerCallback(TrainerCallback, ExportableState):  # type: ignore[mis
     def _stop_if_over(self, control: Any) -> None:
         if self.run.wants_save:
             control.should_save = True
-        elif self.run.over:
+        if self.run.over:
             control.should_training_stop = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
