@@ -19,7 +19,7 @@ from lightning_core.core.commands import Command
 from lightning_core.core.control import Ask, WallClock
 from lightning_core.core.earlier_runs import MAX_EARLIER_RUNS, MAX_PACES, EarlierPace, EarlierRun, check_pace, check_run
 from lightning_core.core.jobs import Job
-from lightning_core.core.limits import MAX_ITEMS, MAX_TEXT, check_at_most, check_length
+from lightning_core.core.limits import MAX_DEVICES, MAX_ITEMS, MAX_TEXT, check_at_most, check_length
 from lightning_core.core.parts import message_body, message_name, read_message
 from lightning_core.core.reported import Hang, HyperParameters, LearningRates, MemoryUse
 from lightning_core.core.targets import Met
@@ -235,6 +235,28 @@ class DevicesUnavailable:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicesFound:
+    """Kinds and machines of the devices of a pool, as it has found them; sent whenever they change.
+
+    Args:
+        kinds: Kind of each device, such as the type of its accelerator; empty if they are alike or unknown.
+        machines: Machine of each device, by any name; empty if they are all on one or unknown.
+
+    Raises:
+        ValueError: If a name is too long, or there are more devices than a pool may have.
+    """
+
+    kinds: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for names in (self.kinds, self.machines):
+            check_at_most("devices", len(names), MAX_DEVICES)
+            for name in names:
+                check_length("name of a kind or a machine", name)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkersLost:
     """Loss of all workers because the pool was down. Launched jobs resume from checkpoints, scripts join again."""
 
@@ -349,7 +371,7 @@ class PartEvent:
 
 
 Event = (
-    Submit | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | WorkersLost
+    Submit | EarlierRuns | Report | WorkerExited | LaunchTimedOut | DevicesUnavailable | DevicesFound | WorkersLost
     | Close | Command | Ask | WallClock | PartEvent | Tick
 )  # fmt: skip
 

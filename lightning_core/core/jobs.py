@@ -130,6 +130,7 @@ class Job:
         throughputs: Batches per second on each of ``sizes``, if known beforehand; empty to measure them.
         resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
+        kinds: Kinds of devices that it may train on, as the pool names them; empty for any.
         on_nan: Action when its losses are NaN or infinite.
         spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
         like: Name or tag of earlier runs with a similar loss curve; empty to select them by model, metric and batch
@@ -171,6 +172,7 @@ class Job:
     throughputs: tuple[float, ...] = ()
     resize_seconds: float | None = None
     location: str = ""
+    kinds: tuple[str, ...] = ()
     on_nan: OnNan = OnNan.CONTINUE
     spec_sha256: str = ""
     like: str = ""
@@ -189,6 +191,8 @@ class Job:
         check_length("job name", self.name, MAX_NAME)
         for name in ("location", "like", "model"):
             check_length(name, getattr(self, name))
+        for name in self.kinds:
+            check_length("a kind of devices", name)
         if self.owner:
             check_person(self.owner)
         if self.parts:

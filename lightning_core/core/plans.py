@@ -61,6 +61,17 @@ class JobView:
         fixed_size: The only number of devices that it may train on for now; 0 if it may choose.
         continues_late: Whether it continues after its deadline.
         quantum: Minimum fraction of a device that can be granted (one number); 1 where devices are granted whole.
+
+    The following are empty where all devices are alike. A policy does not see them: it plans the jobs of each kind as on
+    a pool of its own (:mod:`lightning_core.scheduler.kinds.by_kind`), unless it has ``knows_kinds``
+    (:class:`~lightning_core.core.protocols.KnowsKinds`). ``throughput``, ``work`` and ``quantiles`` are then those on the
+    fastest kind that a job may be on.
+
+    Attributes:
+        kinds: Number of devices of each kind, ``k`` of them.
+        kind: Kind on which its process is; -1 for none.
+        pace: Throughput on each kind as a part of that on the fastest, shape ``(n, k)``; 0 where it cannot be.
+        speedups: Its ``speedup`` on each kind, shape ``(n, k)``, for a policy that chooses sizes.
     """
 
     row: IntArray
@@ -91,6 +102,10 @@ class JobView:
     fixed_size: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     continues_late: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     quantum: float = 1.0
+    kinds: tuple[int, ...] = ()
+    kind: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    pace: FloatArray = field(default_factory=_no_floats)
+    speedups: ObjectArray = field(default_factory=_no_objects)
 
     def __post_init__(self) -> None:
         if not len(self.ready):
@@ -133,6 +148,7 @@ class Plan:
         yields: Whether each job uses only the part of a device that others leave free; None if no job does. Others that
             do not fit share a device in proportion to their requests.
         replan_at: Scheduler time of the next round, if the policy wants one before the usual period is over.
+        kind: Kind of devices on which each job is to train; -1 for any that it may be on. None where all are alike.
     """
 
     order: IntArray
@@ -146,6 +162,7 @@ class Plan:
     capped: BoolArray | None = None
     yields: BoolArray | None = None
     replan_at: float = math.inf
+    kind: IntArray | None = None
 
     def check(self, jobs: JobView, now: float) -> None:
         """Check the plan against the view that it was made for.
@@ -199,7 +216,7 @@ class Plan:
         """Check types and shapes."""
         columns = {"order": self.order, "share": self.share, "finish": self.finish, "codes": self.codes,
                    "waiting": self.waiting, "size": size, "capped": self.capped, "yields": self.yields,
-                   "numbers": self.numbers}  # fmt: skip
+                   "numbers": self.numbers, "kind": self.kind}  # fmt: skip
         for name, column in columns.items():
             if column is None:
                 continue

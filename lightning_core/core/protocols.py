@@ -119,6 +119,27 @@ class ChoosesSizes(Protocol):
 
 
 @runtime_checkable
+class KnowsKinds(Protocol):
+    """A policy that plans all jobs of a pool at once though its devices differ, and says on which kind each trains."""
+
+    knows_kinds: Literal[True]
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """A policy that serves jobs in an order that is known beforehand.
+
+    Where devices differ each takes, in that order, the kind on which it ends first.
+    """
+
+    keeps_devices: bool
+    """Whether a job that has devices keeps them."""
+
+    def queue(self, jobs: JobView) -> IntArray:
+        """Return the rows of all jobs, the first to be served first."""
+
+
+@runtime_checkable
 class LooksAtCurves(Protocol):
     """A policy with estimators of its own, in addition to the forecasts in its view."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lightning_core.core.saved_state import Stateful
 
@@ -50,7 +51,7 @@ class SpeedUp(Stateful):
     """
 
     __slots__ = ("_a", "_b", "_known", "_seen", "_stale", "_sums", "_useful", "sizes")
-    STATE = ("sizes", "_sums", "_seen", "_a", "_b", "_stale")
+    STATE = ("sizes", "_known", "_sums", "_seen", "_a", "_b", "_stale")
 
     def __init__(self, sizes: Sequence[int], throughputs: Sequence[float] = ()) -> None:
         self.sizes = tuple(sizes)
@@ -62,6 +63,11 @@ class SpeedUp(Stateful):
         self._a = self._b = math.nan
         self._stale = False
         self._useful = self._faster() if throughputs else None
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that :meth:`state` returned."""
+        super().restore(state)
+        self._useful = self._faster() if self._known else None
 
     @property
     def known(self) -> bool:
@@ -98,6 +104,13 @@ class SpeedUp(Stateful):
         """
         for devices, throughput in throughputs.items():
             self.observe(devices, throughput * EXPECTED_SECONDS, EXPECTED_SECONDS)
+
+    def times(self, factor: float) -> SpeedUp:
+        """Return what it would be on devices that are so many times as fast; measured for an instant, if at all."""
+        other = SpeedUp(self.sizes, [factor * self._known[size] for size in self.sizes] if self._known else ())
+        if not self._known and self.known:
+            other.expect({size: factor * self.throughput(size) for size in self._seen or self.sizes})
+        return other
 
     def throughput(self, devices: float) -> float:
         """Return the batches per second on a number of devices or a share of one; NaN while unknown.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, kept
+from lightning_core.core.arrays import BoolArray, IntArray, kept
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.core.saved_state import Stateful
@@ -22,15 +22,25 @@ from lightning_core.policies.round_robin import RoundRobin
 class Fifo(Stateful):
     """First come, first served: each job keeps its devices until it ends."""
 
+    keeps_devices = True
+
+    def queue(self, jobs: JobView) -> IntArray:
+        return np.arange(len(jobs))
+
     def plan(self, jobs: JobView, now: float) -> Plan:
-        return one_by_one(jobs, np.arange(len(jobs)), now)
+        return one_by_one(jobs, self.queue(jobs), now)
 
 
 class Edf(Stateful):
     """Earliest deadline first, whatever the forecasts say (LARA's Shortest Thread First); ties by submission."""
 
+    keeps_devices = False
+
+    def queue(self, jobs: JobView) -> IntArray:
+        return np.argsort(jobs.deadline, kind="stable")
+
     def plan(self, jobs: JobView, now: float) -> Plan:
-        return one_by_one(jobs, np.argsort(jobs.deadline, kind="stable"), now)
+        return one_by_one(jobs, self.queue(jobs), now)
 
 
 class Uniform(Stateful):

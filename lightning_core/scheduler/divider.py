@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from math import inf
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from lightning_core.core.arrays import IntArray
 from lightning_core.core.jobs import Job
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.saved_state import Saves, StateError
 from lightning_core.core.specs import Family
-from lightning_core.planning.best_effort import fewest
 from lightning_core.scheduler.allocation import Caps
 
 
@@ -90,7 +88,8 @@ class Divider(Protocol):
             round: The :class:`~lightning_core.scheduler.round.Round`.
             view: Its jobs.
             policy_of: Returns the policy of a group. ``round.only(rows).plan(policy, view.only(rows))`` plans those
-                jobs alone, and :func:`joined` makes one plan of several.
+                jobs alone, and
+            :func:`~lightning_core.planning.merged_plans.joined` makes one plan of several.
         """
 
     def count(self, table: Any, now: float) -> None:
@@ -163,6 +162,11 @@ class Division:
         self._policy_of(membership.group)
         return membership
 
+    def replace_policies(self, change: Callable[[Policy], Policy]) -> None:
+        """Replace the policy of each group, and that of new groups, by what a function returns for it."""
+        self._policy = change(deepcopy(self._policy))
+        self.policies = {group: change(policy) for group, policy in self.policies.items()}
+
     def policy_of(self, job: str) -> Policy:
         """Return the policy of the group of a job."""
         return self._policy_of(self._group_of(job))
@@ -207,33 +211,3 @@ class Division:
             policy = self._policy_of(group)
             assert isinstance(policy, Saves)  # its copy has saved itself
             policy.restore(saved)
-
-
-def joined(view: JobView, plans: Sequence[Plan], rows: Sequence[IntArray]) -> Plan:
-    """Return the plans of all groups as one; its order has the jobs of one group after those of another.
-
-    Args:
-        view: All jobs.
-        plans: The plan of each group.
-        rows: The rows of each group in the view.
-    """
-    n = len(view)
-    filled = {name for name in ("size", "capped", "yields") if any(getattr(one, name) is not None for one in plans)}
-    whole = Plan(
-        order=np.concatenate([its[one.order] for one, its in zip(plans, rows, strict=True)]),
-        share=np.zeros(n),
-        finish=np.full(n, np.nan),
-        codes=np.zeros(n, np.int64),
-        waiting=np.zeros(n, np.int64),
-        numbers=np.zeros((n, 2)),
-        work_conserving=all(one.work_conserving for one in plans),
-        size=(fewest(view) if len(view.speedup) else view.size.copy()) if "size" in filled else None,
-        capped=np.zeros(n, np.bool_) if "capped" in filled else None,
-        yields=np.zeros(n, np.bool_) if "yields" in filled else None,
-        replan_at=min(one.replan_at for one in plans),
-    )
-    for one, its in zip(plans, rows, strict=True):
-        for name in ("share", "finish", "codes", "waiting", "numbers", "size", "capped", "yields"):
-            if (column := getattr(one, name)) is not None:
-                getattr(whole, name)[its] = column
-    return whole

@@ -13,6 +13,8 @@ from lightning_core.core.jobs import OnMiss
 from lightning_core.core.plans import JobView
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.estimators.above_floor import AboveFloor
+from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.kinds.kind_view import on_kinds
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import JobTable
 
@@ -23,12 +25,15 @@ LOW_MID_HIGH = np.array([LOW, MID, HIGH])
 THROUGHPUT_ERROR, USER_ERROR = (np.exp(spread * NORMAL) for spread in (0.05, 0.5))
 
 
-def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -> JobView:
+def forecast(
+    round: Round, curves: AboveFloor, rates: KindRates | None = None, *, chooses_sizes: bool = False
+) -> JobView:
     """Return the jobs of a round as the policy sees them.
 
     Args:
         round: The round; the forecast is written to its table.
         curves: Estimator that has seen all cells.
+        rates: How fast kinds of trainings are on kinds of devices; None where all devices are alike.
         chooses_sizes: Whether the policy chooses how many devices each job trains on. Work is then counted on the
             number of devices on which the job is fastest.
     """
@@ -38,15 +43,20 @@ def forecast(round: Round, curves: AboveFloor, *, chooses_sizes: bool = False) -
     if given := [row for row in table.earlier if table.active[row]]:
         table.history_share[given] = curves.history_share(np.array(given))
     more: dict[str, Any] = {}
+    speedups, sizes = list[SpeedUp](), table.size[rows]
     if chooses_sizes:
         speedups = [table.speedups[row] for row in rows.tolist()]
         more = _columns_for_sizes(round, speedups)
         most = np.minimum(table.group_cap[rows], round.devices).astype(np.int64).tolist()
-        throughput = np.array(
-            [speed.throughput(speed.best(up_to) or 1) for speed, up_to in zip(speedups, most, strict=True)]
-        )
+        sizes = np.array([speed.best(up_to) or 1 for speed, up_to in zip(speedups, most, strict=True)], np.int64)
+        throughput = np.array([speed.throughput(n) for speed, n in zip(speedups, sizes.tolist(), strict=True)])
     else:
         throughput = _throughput(table, rows)
+    if rates is not None and round.pool.differ:
+        found = on_kinds(round, rates, throughput, sizes, speedups)
+        throughput, more = found.throughput, more | {"resize_seconds": _resize_costs(round)} | found.columns
+        quantiles *= np.exp(found.doubt[:, None] * NORMAL)
+        some *= np.exp(found.doubt[:, None] * NORMAL[LOW_MID_HIGH])
     seconds = some / throughput[:, None]
     quantiles /= throughput[:, None]
     # Known before its first batch: its training ends before its target.

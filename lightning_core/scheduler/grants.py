@@ -14,6 +14,8 @@ from lightning_core.scheduler.allocation import Allocator, Caps, Devices, alloca
 from lightning_core.scheduler.asked_levels import asker
 from lightning_core.scheduler.company.forming import Companies
 from lightning_core.scheduler.device_memory import Needs, needs
+from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.kinds.kind_view import come_to
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
@@ -58,8 +60,9 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     if settings.devices == 1 and uncrowded and free and is_simple(plan):
         return Allocation(allocate_one(plan), None, memory)
     within: list[Devices] = []
-    if settings.locations:
-        within = [settings.devices_at(table.jobs[row].location) for row in rows.tolist()]
+    if settings.locations or round.pool.differ:
+        kinds = [-1] * len(rows) if plan.kind is None else plan.kind.tolist()
+        within = [round.pool.allowed(table.jobs[row], kind) for row, kind in zip(rows.tolist(), kinds, strict=True)]
     homes = _homes(round, within)
     since = table.trained_at[rows]
     settling = np.isfinite(since) & (round.now - since < settings.stay) & ~excluded
@@ -111,13 +114,14 @@ def _homes(round: Round, within: list[Devices]) -> list[Devices]:
     return homes
 
 
-def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
+def grant(round: Round, plan: Plan, allocation: Allocation, rates: KindRates | None = None) -> list[Grant]:
     """Write an allocation to the table, each change with its reason; return the grants that differ from before.
 
     Args:
         round: The round.
         plan: The policy's plan for all jobs of the round.
         allocation: What each job holds.
+        rates: How fast kinds of trainings are on kinds of devices; None where all devices are alike.
     """
     table, rows = round.table, round.rows
     share, homes, companies = allocation.share, allocation.homes, allocation.companies
@@ -133,6 +137,10 @@ def grant(round: Round, plan: Plan, allocation: Allocation) -> list[Grant]:
     table.code[rows], table.number[rows], table.number_2[rows] = codes, numbers[:, 0], numbers[:, 1]
     table.capped[rows] = capped
     _move(round, homes, np.flatnonzero(moved), served, codes)
+    if rates is not None and round.pool.differ:
+        for row in rows[moved].tolist():
+            if table.home[row]:
+                come_to(table, row, round.pool.kind_of(table.home[row]), rates, round.pool.names)
     table.resizing_since[rows[~served]] = np.nan
     if plan.size is not None or table.told_size[rows].any():
         trains = rows[served].tolist()

@@ -141,6 +141,9 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
         if trained:
             table.alone_at[row], table.trial_since[row] = now, np.nan
+            if state.devices.differ and more_busy > 0 and table.home[row]:
+                kind = state.devices.kinds[table.home[row][0]]
+                state.rates.observe(table.jobs[row].family, len(table.home[row]), kind, trained, more_busy)
         _measure_use(state, row, more_used, more_busy, keep)
     table.batches[row] += more_batches
     table.busy[row] += more_busy

@@ -18,6 +18,7 @@ from lightning_core.core.answers import Placement, Verdict
 from lightning_core.core.events import (
     Checkpoint,
     Close,
+    DevicesFound,
     DevicesUnavailable,
     Event,
     ExitCause,
@@ -198,6 +199,9 @@ def pool_changed(state: SchedulerState, event: Event, now: float) -> None:
             _workers_lost(state, now)
         case DevicesUnavailable(devices):
             state.unavailable = frozenset(devices)
+        case DevicesFound(kinds, machines):
+            n = state.settings.devices
+            state.find_devices(*(names if len(names) == n else () for names in (kinds, machines)))
         case Close():
             state.closing = True
 

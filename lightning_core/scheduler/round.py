@@ -12,6 +12,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
 from lightning_core.planning.best_effort import fewest, is_owed_a_turn, share_what_is_left, slowed
+from lightning_core.scheduler.kinds.pool_devices import PoolDevices
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import INFEASIBLE, NONE, JobTable
 
@@ -28,6 +29,7 @@ class Round:
         now: Scheduler time in seconds.
         unavailable: Devices that cannot have a worker.
         closing: Whether the pool is being taken down.
+        pool: Kinds and machines of the devices; None for what the settings say.
 
     Attributes:
         rows: Rows of the jobs in the table.
@@ -46,13 +48,15 @@ class Round:
     """
 
     def __init__(
-        self, table: JobTable, settings: Settings, now: float, unavailable: frozenset[int], closing: bool
-    ) -> None:
+        self, table: JobTable, settings: Settings, now: float, unavailable: frozenset[int], closing: bool,
+        pool: PoolDevices | None = None,
+    ) -> None:  # fmt: skip
         self.table = table
         self.settings = settings
         self.now = now
         self.unavailable = unavailable
         self.closing = closing
+        self.pool = PoolDevices(settings) if pool is None else pool
         self.rows: IntArray = table.active_rows()
         self.devices = max(settings.devices - len(unavailable), 1)  # the last one may come back
         rows = self.rows
@@ -136,7 +140,7 @@ class Round:
             size[among] = part.size
         return replace(plan, order=among[part.order], work_conserving=part.work_conserving, size=size,
                        capped=_spread(part.capped, among, n), yields=_spread(part.yields, among, n),
-                       replan_at=part.replan_at)  # fmt: skip
+                       replan_at=part.replan_at, kind=_kinds(part.kind, among, n))  # fmt: skip
 
     def _with_best_effort(self, plan: Plan, view: JobView, best: IntArray) -> Plan:
         """Return a plan with what best-effort jobs have: what jobs with a chance leave, or a turn of what is kept.
@@ -215,4 +219,13 @@ def _spread(flags: BoolArray | None, among: IntArray, n: int) -> BoolArray | Non
         return None
     spread = np.zeros(n, np.bool_)
     spread[among] = flags
+    return spread
+
+
+def _kinds(kind: IntArray | None, among: IntArray, n: int) -> IntArray | None:
+    """Return the kinds of devices of some jobs as those of all: -1, any, for the others."""
+    if kind is None:
+        return None
+    spread = np.full(n, -1)
+    spread[among] = kind
     return spread

@@ -231,17 +231,17 @@ class Scheduler:
         rows = table.active_rows()
         for row in rows[(table.deadline[rows] <= now) & ~table.late[rows]].tolist():
             state.miss(row, now)
-        this = Round(table, self.settings, now, state.unavailable, state.closing)
+        this = Round(table, self.settings, now, state.unavailable, state.closing, state.devices)
         if not len(this):
             self._next_round = None
             return
         state.answers += check_stalls(this)
-        view = forecast(this, state.curves, chooses_sizes=state.chooses_sizes)
+        view = forecast(this, state.curves, state.rates, chooses_sizes=state.chooses_sizes)
         plan, caps = state.plan(this, view)
         allocation = allocate(this, plan, caps)
         companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory, caps)
         allocation = allocation._replace(share=companies.share, companies=companies)
-        state.answers += grant(this, plan, allocation)
+        state.answers += grant(this, plan, allocation, state.rates)
         # Verdicts come last: the reason of one may be that of the grant, which must be the new one.
         state.answers += judge(this, view, companies.finish, state.curves)
         table.finish[this.rows[~this.planned]] = np.nan

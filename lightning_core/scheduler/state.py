@@ -20,7 +20,15 @@ from lightning_core.core.control import Asker
 from lightning_core.core.jobs import OnMiss
 from lightning_core.core.parts import AbsentPartError
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, KnowsSchedule, LooksAtCurves, Policy
+from lightning_core.core.protocols import (
+    ChoosesSizes,
+    Estimator,
+    KeepsRows,
+    KnowsKinds,
+    KnowsSchedule,
+    LooksAtCurves,
+    Policy,
+)
 from lightning_core.core.reasons import Reason
 from lightning_core.core.reported import LearningRates
 from lightning_core.core.saved_state import Saves, StateError, decode, encode
@@ -31,6 +39,9 @@ from lightning_core.policies import POLICIES
 from lightning_core.scheduler.allocation import Caps
 from lightning_core.scheduler.company.forming import Forming
 from lightning_core.scheduler.divider import DIVIDERS, Divider, Division
+from lightning_core.scheduler.kinds.by_kind import ByKind
+from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.kinds.pool_devices import PoolDevices
 from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_divider, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
 from lightning_core.scheduler.round import Round
@@ -40,8 +51,8 @@ from lightning_core.scheduler.tables.saved_table import restore_table, table_to_
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 26
-_PARTS = ("curves", "policy", "forming")
+STATE_VERSION = 27
+_PARTS = ("curves", "policy", "forming", "rates")
 
 
 class SchedulerState:
@@ -57,6 +68,8 @@ class SchedulerState:
         curves: Estimator of the loss curves, one row per job.
         division: The pool as it is divided among groups of jobs; None if nothing divides it.
         forming: Forms the companies of jobs that train beside each other.
+        devices: Kinds and machines of the devices.
+        rates: How fast kinds of trainings are on kinds of devices.
         controllers: What decides beside the policy, in order of whose word counts.
         failed: Disabled controllers, which have raised, each with its error.
         unavailable: Devices that cannot have a worker now.
@@ -68,7 +81,7 @@ class SchedulerState:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.calls = OutsideCalls(settings.packages)
-        self.policy = self._policy()
+        self.policy: Policy = self._policy()
         is_own = settings.estimator_used in ESTIMATORS
         self.curves = AboveFloor(settings.make_estimator if is_own else self._guarded_estimator)
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
@@ -79,6 +92,9 @@ class SchedulerState:
         self.past = PastJobs(settings.window, settings.remember)
         self._lets_rows_go = _lets_rows_go(self.policy) and _lets_rows_go(self.curves.bank)
         self.forming = Forming()
+        self.devices = PoolDevices(settings)
+        self.rates = KindRates()
+        self._plan_by_kind()
         self.controllers = settings.make_controllers()
         self.failed: dict[Asker, str] = {}
         self.unavailable: frozenset[int] = frozenset()
@@ -91,6 +107,21 @@ class SchedulerState:
         if name in POLICIES:
             return policy
         return guarded_policy(policy, name, self.calls, lambda: POLICIES.build(Settings().policy, {}))
+
+    def find_devices(self, kinds: Sequence[str], machines: Sequence[str]) -> bool:
+        """Take what the pool has found of its devices; return whether a round is needed."""
+        changes = self.devices.find(kinds, machines)
+        self._plan_by_kind()
+        return changes
+
+    def _plan_by_kind(self) -> None:
+        """Let the policy plan each kind of devices by itself, where there are several."""
+        kinds = len(self.devices.names)
+        if kinds < 2 or isinstance(self.policy, KnowsKinds):
+            return
+        self.policy = _for_kinds(self.policy, kinds)
+        if self.division is not None:
+            self.division.replace_policies(lambda policy: _for_kinds(policy, kinds))
 
     def _guarded_estimator(self) -> Estimator:
         bank, name = self.settings.make_estimator(), self.settings.estimator_used
@@ -322,6 +353,7 @@ def state_to_dict(state: SchedulerState, now: float, next_round: float | None) -
         "next_round": next_round,
         "table": table_to_dict(state.table),
         "past": state.past.state(),
+        "devices": state.devices.state(),
         "unavailable": encode(state.unavailable),
         "closing": state.closing,
         "controllers": {str(by): controller_state(state, by) for by in state.controllers},
@@ -342,6 +374,9 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         AbsentPartError: If a part has asked for something and is not installed.
     """
     try:
+        found = PoolDevices(state.settings)
+        found.restore(saved["devices"])
+        state.find_devices(found.kinds, found.machines)
         for name in _PARTS:
             part = getattr(state, name)
             if (part is None) != (saved[name] is None):
@@ -388,6 +423,13 @@ def restore_controller(state: SchedulerState, by: Asker, saved: dict[str, Any] |
         if is_pure(by, state.controllers[by]):
             raise
         state.controllers[by] = state.settings.make_controllers()[by]
+
+
+def _for_kinds(policy: Policy, kinds: int) -> Policy:
+    """Return a policy for so many kinds of devices; one for fewer begins anew for the others."""
+    if not isinstance(policy, ByKind):
+        return ByKind(policy, kinds)
+    return policy if len(policy.policies) == kinds else ByKind(policy.policies[0], kinds)
 
 
 def _banks(policy: Policy) -> Sequence[Estimator]:

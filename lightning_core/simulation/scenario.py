@@ -64,6 +64,7 @@ class SimulatedJob:
         learning_rates: Learning rates that it reports when it begins; None if they are constant or not known.
         earlier: Earlier runs of its task, which the scheduler is given with its submission.
         evaluated: Whether each cell is a whole evaluation (a validation metric).
+        paces: Factor on its throughput on devices of each kind that is not as fast as the first, by name.
 
     Raises:
         ValueError: If there is no cell, or a number is out of range.
@@ -79,6 +80,7 @@ class SimulatedJob:
     learning_rates: LearningRates | None = None
     earlier: Sequence[EarlierRun] = ()
     evaluated: bool = False
+    paces: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         name = self.job.name
@@ -88,6 +90,8 @@ class SimulatedJob:
             )
         if not all(0 < one < math.inf for one in self.throughputs):
             raise ValueError(f"{name}: throughputs must be positive and finite, got {self.throughputs}")
+        if not all(0 < one < math.inf for one in self.paces.values()):
+            raise ValueError(f"{name}: paces must be positive and finite, got {dict(self.paces)}")
         if self.restart is not None and not 0 <= self.restart < math.inf:
             raise ValueError(f"{name}: restart must be at least 0 seconds and finite, got {self.restart}")
         if not 0 < self.throughput < math.inf:

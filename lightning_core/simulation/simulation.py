@@ -52,6 +52,8 @@ class Simulation:
         events: Events for controllers, each with its scheduler time, such as a placement plan.
         pace: Returns how fast a job trains beside others, by its name and theirs, as a fraction of its throughput
             alone. None if that is not known: then no two jobs train at once.
+        kinds: Kind of each device, by which jobs are as fast as their ``paces`` say, whether the scheduler knows or
+            not; empty for the locations of the settings.
 
     Raises:
         ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there are nodes
@@ -84,6 +86,7 @@ class Simulation:
         nodes: VirtualNodes | None = None,
         events: Sequence[tuple[float, PartEvent]] = (),
         pace: Pace | None = None,
+        kinds: Sequence[str] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -100,7 +103,9 @@ class Simulation:
         self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
         if pace is None:
             self._settings = replace(self._settings, beside=Beside.NEVER)
-        self._pace = pace
+        self._pace, self._kinds = pace, tuple(kinds) or settings.locations
+        if self._kinds and len(self._kinds) != settings.devices:
+            raise ValueError(f"kinds must be one for each of {settings.devices} devices, got {len(self._kinds)}")
         self._delays = delays or Delays()
         self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal
@@ -136,6 +141,7 @@ class Simulation:
             self._queue,
             self._send,
             self._pace,
+            self._kinds,
         )
 
     def run(self, until: float = math.inf) -> Outcome:

@@ -52,6 +52,7 @@ class VirtualPool:
         queue: EventQueue,
         send: Callable[[Event], None],
         pace: Pace | None = None,
+        kinds: Sequence[str] = (),
     ) -> None:
         self.workers = workers
         self._devices = [Device() for _ in range(devices)]
@@ -61,6 +62,7 @@ class VirtualPool:
         self._queue = queue
         self._send = send
         # A pace is measured from report to report; alone, cells are enough.
+        self._kinds = kinds
         self._pace, self._progress_every = pace, math.inf if pace is None else PROGRESS_EVERY
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
@@ -269,6 +271,8 @@ class VirtualPool:
             pace = self._pace(worker.name, [one.name for one in company if one is not worker])
         same = time_share == worker.time_share and pace == worker.pace
         worker.pace = pace
+        if self._kinds:
+            worker.on_kind = worker.paces.get(self._kinds[worker.at[0]], 1.0)
         if same and start == max(self._queue.now, worker.since):
             return  # nothing has changed for it
         worker.set_throughput(start, time_share)

@@ -49,8 +49,10 @@ class VirtualWorker:
         "memory",
         "name",
         "number",
+        "on_kind",
         "over",
         "pace",
+        "paces",
         "positions",
         "ready",
         "recorded",
@@ -81,6 +83,7 @@ class VirtualWorker:
         self.throughput = float(given.throughput)
         self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
+        self.paces, self.on_kind = given.paces, 1.0
         self.learning_rates = given.learning_rates
         # A recording has no memory use: the job's stated need counts, or hardly any.
         kept = job.memory or 1 if job.on_hold is OnHold.KEEP else 1
@@ -120,7 +123,7 @@ class VirtualWorker:
     def set_throughput(self, since: float, time_share: float) -> None:
         """Set the share of the time that it trains from ``since`` on; it must have advanced until now."""
         self.time_share = time_share
-        self.batches_per_second = time_share * self.pace * self.by_size.get(len(self.at), self.throughput)
+        self.batches_per_second = time_share * self.pace * self.on_kind * self.by_size.get(len(self.at), self.throughput)
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:

@@ -25,7 +25,7 @@ from lightning_core.core.reasons import index
 from lightning_core.parts.owners.dealing import Dealing, DeviceSubset, rooms
 from lightning_core.parts.owners.fair_share import EPSILON, Claims, allotments, fair_shares
 from lightning_core.planning.best_effort import fewest, slowed
-from lightning_core.scheduler.divider import joined
+from lightning_core.planning.merged_plans import joined
 from lightning_core.scheduler.round import Round
 
 # Times that owners are planned in a round at most: where one asks for less than it may hold, others may hold more.

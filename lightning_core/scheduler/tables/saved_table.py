@@ -21,6 +21,10 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.tables.table import NUMBERS, SAVED, JobTable
 
+def _speedup(saved: Mapping[str, Any]) -> SpeedUp:
+    return restored(SpeedUp((1,)), saved)
+
+
 # How the values of the table's lists and dictionaries are read, where they are not what JSON holds.
 LISTS: dict[str, Callable[[Any], Any]] = {
     "home": lambda devices: devices,
@@ -42,6 +46,7 @@ BY_ROW: dict[str, Callable[[Any], Any]] = {
     "own_location": str,
     "earlier": lambda names: names,
     "leaving": lambda devices: devices,
+    "elsewhere": lambda by_kind: {kind: _speedup(one) for kind, one in by_kind.items()},
 }
 
 
@@ -93,10 +98,7 @@ def restore_table(table: JobTable, saved: Mapping[str, Any]) -> None:
     table.directives = [one for one in directives if isinstance(one, Grant | End)]
     for name in NUMBERS:
         setattr(table, name, decode(saved["numbers"][name]))
-    table.speedups = [
-        restored(SpeedUp(decode(one["sizes"]), job.throughputs), one)
-        for one, job in zip(saved["speedups"], table.jobs, strict=True)
-    ]
+    table.speedups = [_speedup(one) for one in saved["speedups"]]
     table.curves = [restored(BinnedCurve(), one) for one in saved["curves"]]
     for name, read in LISTS.items():
         setattr(table, name, [read(one) for one in decode(saved[name])])

@@ -1,0 +1,184 @@
+"""Kinds of devices: on which kind each job should train, where they differ in how fast they are.
+
+Fast devices are scarce, and jobs gain unequally much by them. So each kind has a price, and a job is placed where what it
+takes costs least: an urgent one where it is fast, one with time where it just suffices. Jobs are taken cheapest first,
+each on the cheapest kind on which it and all that are placed already end in time; what cannot be in time anywhere comes
+last. A kind that would be idle then takes jobs that wait elsewhere, and those that end sooner on it by more than the move
+costs.
+
+That a set of jobs ends in time on a kind is tested as if its devices could be divided at will: the work due by each
+deadline must not exceed what the devices do until then. Gavel (Narayanan et al., OSDI 2020, section 4.2) solves the same
+question by a linear programme, in fractions of time on each kind.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+
+# Factor on the cost of a kind on which a job is not: what a forecast gets wrong must not move it.
+ELSEWHERE = 1.1
+# Part of the time that is left by which a job must end sooner on an idle kind to be moved there.
+WORTH_MOVING = 0.2
+# Rounds in which prices are adapted, and the most that one changes in a round.
+ROUNDS, STEP = 4, 2.0
+EPSILON = 1e-9
+
+
+class KindNeeds(NamedTuple):
+    """What ``n`` jobs need of ``k`` kinds of devices."""
+
+    work: FloatArray
+    """Seconds alone on the devices of each kind, shape ``(n, k)``; inf where a job cannot be or never ends."""
+    slack: FloatArray
+    """Seconds to the deadline, shape ``(n,)``."""
+    size: IntArray
+    """Devices that each job takes, shape ``(n,)``."""
+    weight: FloatArray
+    """Relative importance, shape ``(n,)``."""
+    devices: IntArray
+    """Devices of each kind, shape ``(k,)``."""
+    kind: IntArray
+    """Kind on which each job's process is, shape ``(n,)``; -1 for none."""
+    move: FloatArray
+    """Seconds that a move to another kind costs, shape ``(n,)``."""
+
+
+class PlacedKinds(NamedTuple):
+    """On which kind each job should train."""
+
+    kind: IntArray
+    """Kind of each job, shape ``(n,)``; -1 if it can be on none."""
+    in_time: BoolArray
+    """Whether it should end in time there, beside the others, shape ``(n,)``."""
+
+
+def place(needs: KindNeeds) -> PlacedKinds:
+    """Return on which kind each job should train so that many end in time.
+
+    The time is O(n^2 k) in vector operations of length ``n``.
+
+    Example::
+
+        >>> work = np.array([[10.0, 40.0], [10.0, 20.0], [10.0, 12.0]])  # on a fast and on a slow device
+        >>> alike = np.ones(3, np.int64)
+        >>> slack, none = np.array([12.0, 25.0, 25.0]), np.full(3, -1)
+        >>> found = place(KindNeeds(work, slack, alike, np.ones(3), np.ones(2, np.int64), none, np.zeros(3)))
+        >>> found.kind.tolist(), found.in_time.tolist()
+        ([0, 0, 1], [True, True, True])
+    """
+    n, k = needs.work.shape
+    moves = (needs.kind[:, None] >= 0) & (np.arange(k) != needs.kind[:, None])
+    work = needs.work + np.where(moves, needs.move[:, None], 0.0)
+    work[needs.size[:, None] > needs.devices] = np.inf
+    price = prices(work)
+    best: PlacedKinds | None = None
+    gain = -1.0
+    for _ in range(ROUNDS):
+        cost = work * needs.size[:, None] * np.where(moves, ELSEWHERE, 1.0) * price
+        found, load = _placed(needs, work, cost)
+        if (kept := float(needs.weight[found.in_time].sum())) > gain + EPSILON:
+            best, gain = found, kept
+        if found.in_time.all():
+            break
+        # A kind whose devices are wanted more than others becomes dearer.
+        price = price * np.clip((load + 0.05) / (load.mean() + 0.05), 1 / STEP, STEP) ** 0.5
+    assert best is not None
+    return _use_idle(needs, work, _rest(needs, work, best))
+
+
+def prices(work: FloatArray) -> FloatArray:
+    """Return what a device-second of each kind is worth: how fast jobs are there, as a geometric mean, shape ``(k,)``."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pace = np.log(np.min(work, axis=1, keepdims=True) / work)
+    pace[~np.isfinite(pace)] = np.nan
+    known = ~np.isnan(pace)
+    total = np.where(known, pace, 0.0).sum(axis=0)
+    return np.exp(total / np.maximum(known.sum(axis=0), 1))
+
+
+def _placed(needs: KindNeeds, work: FloatArray, cost: FloatArray) -> tuple[PlacedKinds, FloatArray]:
+    """Place jobs cheapest first, each on the cheapest kind where all end in time; return also how full each kind is."""
+    n, k = work.shape
+    by_deadline = np.argsort(needs.slack, kind="stable")
+    rank = np.empty(n, np.int64)
+    rank[by_deadline] = np.arange(n)
+    room = needs.devices[:, None] * needs.slack[by_deadline]  # device-seconds until each deadline that are free
+    fits = work <= needs.slack[:, None] + EPSILON
+    cost = np.where(fits, cost, np.inf)
+    cheapest = cost.min(axis=1)
+    kind, in_time = np.full(n, -1), np.zeros(n, np.bool_)
+    wanted = np.zeros(k)
+    for row in np.lexsort((rank, cheapest / needs.weight)).tolist():
+        if not np.isfinite(cheapest[row]):
+            break
+        at, seconds = rank[row], work[row] * needs.size[row]
+        options = np.argsort(cost[row], kind="stable")
+        wanted[options[0]] += seconds[options[0]]
+        for one in options.tolist():
+            if not fits[row, one]:
+                break
+            if room[one, at:].min() >= seconds[one] - EPSILON:
+                room[one, at:] -= seconds[one]
+                kind[row], in_time[row] = one, True
+                break
+    horizon = max(float(np.max(needs.slack)), EPSILON)
+    return PlacedKinds(kind, in_time), wanted / np.maximum(needs.devices * horizon, EPSILON)
+
+
+def _rest(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedKinds:
+    """Leave each job that is in time nowhere where it is, or place it where it takes least."""
+    left = ~found.in_time
+    fastest = np.where(np.isfinite(work).any(axis=1), np.argmin(work, axis=1), -1)
+    stays = (needs.kind >= 0) & np.isfinite(np.take_along_axis(work, np.maximum(needs.kind, 0)[:, None], 1)[:, 0])
+    return found._replace(kind=np.where(left, np.where(stays, needs.kind, fastest), found.kind))
+
+
+def _use_idle(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedKinds:
+    """Move jobs to devices that would be idle now: first those that would wait, then those that end much sooner there."""
+    kind = found.kind.copy()
+    order = np.lexsort((needs.slack, ~found.in_time))
+    free, runs = needs.devices.copy(), np.zeros(len(kind), np.bool_)
+    for row in order.tolist():
+        if kind[row] >= 0 and needs.size[row] <= free[kind[row]]:
+            free[kind[row]] -= needs.size[row]
+            runs[row] = True
+    for row in order[~runs[order]].tolist():
+        options = np.flatnonzero(np.isfinite(work[row]) & (free >= needs.size[row]))
+        if len(options):
+            kind[row] = options[np.argmin(work[row, options])]
+            free[kind[row]] -= needs.size[row]
+    for row in order[runs[order]].tolist():
+        now = work[row, kind[row]]
+        options = np.flatnonzero(free >= needs.size[row])
+        if len(options) and work[row, one := options[np.argmin(work[row, options])]] < (1.0 - WORTH_MOVING) * now:
+            free[kind[row]] += needs.size[row]
+            free[one] -= needs.size[row]
+            kind[row] = one
+    return found._replace(kind=kind)
+
+
+def in_order(needs: KindNeeds, order: IntArray) -> IntArray:
+    """Return the kinds of jobs that take, one after another, the kind on which they end first, shape ``(n,)``.
+
+    Args:
+        needs: Needs of the jobs.
+        order: Their rows, the first to be served first.
+    """
+    n, k = needs.work.shape
+    free = [[0.0] * int(devices) for devices in needs.devices]
+    kind = np.full(n, -1)
+    for row in order.tolist():
+        size, ends = int(needs.size[row]), np.full(k, np.inf)
+        for one in range(k):
+            if size <= len(free[one]):
+                cost = needs.move[row] if 0 <= needs.kind[row] != one else 0.0
+                ends[one] = free[one][size - 1] + needs.work[row, one] + cost
+        if np.isfinite(ends).any():
+            best = int(np.argmin(ends))
+            kind[row] = best
+            free[best] = sorted([*free[best][size:], *[float(ends[best])] * size])
+    return kind

@@ -1,0 +1,138 @@
+"""A policy on a pool whose devices differ: each job is placed on a kind, and each kind is planned as a pool of its own.
+
+Any policy works on several kinds so, by its own rule. One that serves jobs in an order lets each take, in that order,
+the kind on which it ends first; for the others :mod:`lightning_core.planning.kinds` places the jobs so that many end in
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.plans import JobView, Plan
+from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, LooksAtCurves, Policy, Queues
+from lightning_core.core.saved_state import Saves, StateError
+from lightning_core.planning.kinds import KindNeeds, in_order, place
+from lightning_core.planning.merged_plans import joined
+
+# Seconds that a job is counted with which is not seen to reach its target.
+NEVER = 1e15
+# Part of the time that is left that a job of unknown work is counted with.
+UNKNOWN_WORK = 0.5
+
+
+class ByKind:
+    """The policy of a pool of several kinds of devices: a copy of one policy for each.
+
+    Args:
+        policy: The policy, which becomes that of the first kind.
+        kinds: Number of kinds.
+    """
+
+    def __init__(self, policy: Policy, kinds: int) -> None:
+        self.policies: list[Policy] = [policy, *(deepcopy(policy) for _ in range(kinds - 1))]
+        self.chooses_sizes = isinstance(policy, ChoosesSizes)
+
+    def plan(self, jobs: JobView, now: float) -> Plan:
+        """Place the jobs on kinds, and return the plans of all kinds as one."""
+        kind = self._place(jobs, now)
+        devices = _devices(jobs)
+        rows = [np.flatnonzero(kind == k) for k in range(len(jobs.kinds))]
+        plans, used = [], []
+        for k, its in enumerate(rows):
+            if len(its):
+                plans.append(self.policies[k].plan(_on_kind(jobs, its, k, devices[k]), now))
+                used.append(its)
+        if len(lost := np.flatnonzero(kind < 0)):  # it can be on no device that there is now
+            plans.append(self.policies[0].plan(jobs.only(lost), now))
+            plans[-1] = replace(plans[-1], share=np.zeros(len(lost)), finish=np.full(len(lost), np.inf))
+            used.append(lost)
+        return replace(joined(jobs, plans, used), kind=kind)
+
+    def _place(self, jobs: JobView, now: float) -> IntArray:
+        slack = np.maximum(jobs.deadline - now, 1e-9)
+        may = jobs.pace > 0
+        work = np.where(np.isnan(jobs.work), UNKNOWN_WORK * slack, np.minimum(jobs.work, NEVER))
+        with np.errstate(divide="ignore"):
+            by_kind = np.where(may, work[:, None] / jobs.pace, np.inf)
+        started = jobs.batches > 0
+        move = np.where(started, jobs.resize_seconds, 0.0)
+        needs = KindNeeds(by_kind, slack, _sizes(jobs), jobs.weight, _devices(jobs), jobs.kind, move)
+        policy = self.policies[0]
+        if not isinstance(policy, Queues):
+            return place(needs).kind
+        if policy.keeps_devices:
+            stays = (jobs.kind >= 0) & np.take_along_axis(may, np.maximum(jobs.kind, 0)[:, None], 1)[:, 0]
+            elsewhere = stays[:, None] & (np.arange(len(jobs.kinds)) != jobs.kind[:, None])
+            needs = needs._replace(work=np.where(elsewhere, np.inf, by_kind))
+        return in_order(needs, policy.queue(jobs))
+
+    # ---------------------------------------------------------------------------------------------- as one policy
+
+    @property
+    def banks(self) -> Sequence[Estimator]:
+        """Estimators of the policies of all kinds: a job may come to any of them."""
+        return [bank for policy in self.policies if isinstance(policy, LooksAtCurves) for bank in policy.banks]
+
+    def keep(self, stays: BoolArray) -> None:
+        """Drop rows of ended jobs."""
+        for policy in self.policies:
+            if isinstance(policy, KeepsRows):
+                policy.keep(stays)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        for policy in self.policies:
+            if not isinstance(policy, Saves):
+                raise StateError(f"{type(policy).__name__} must have the methods state and restore, to be saved")
+        return {"policies": [cast(Saves, policy).state() for policy in self.policies]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that :meth:`state` returned."""
+        if len(state["policies"]) != len(self.policies):
+            raise StateError(f"a saved policy must be for {len(self.policies)} kinds, got {len(state['policies'])}")
+        for policy, saved in zip(self.policies, state["policies"], strict=True):
+            cast(Saves, policy).restore(saved)
+
+
+def _devices(jobs: JobView) -> IntArray:
+    """Return the devices of each kind that jobs may have, shape ``(k,)``: fewer than there are if a group has fewer."""
+    devices = np.array(jobs.kinds, np.int64)
+    while (over := int(devices.sum()) - jobs.devices) > 0:
+        devices[np.argmax(devices)] -= min(over, max(int(np.ptp(devices)), 1))
+    return devices
+
+
+def _sizes(jobs: JobView) -> IntArray:
+    """Return the devices that each job needs at least, shape ``(n,)``."""
+    if not len(jobs.speedup):
+        return jobs.size
+    return np.array([speed.sizes[0] for speed in jobs.speedup], np.int64)
+
+
+def _on_kind(jobs: JobView, rows: IntArray, k: int, devices: int) -> JobView:
+    """Return the view of some jobs as it is on a kind of its own, with that kind's devices."""
+    some = jobs.only(rows)
+    pace: FloatArray = np.where(some.pace[:, k] > 0, some.pace[:, k], 1.0)
+    columns: dict[str, Any] = {
+        "work": some.work / pace,
+        "quantiles": some.quantiles / pace[:, None],
+        "throughput": some.throughput * pace,
+        "devices": max(int(devices), 1),
+        "kinds": (),
+        "kind": np.zeros(0, np.int64),
+        "pace": np.zeros(0),
+        "speedups": np.zeros(0, np.object_),
+    }
+    if len(some.speedup):
+        there = some.kind == k
+        columns["speedup"] = some.speedups[:, k]
+        columns["held_devices"] = np.where(there, some.held_devices, 0.0)
+        columns["trained_since"] = np.where(there, some.trained_since, np.inf)
+    return replace(some, **columns)

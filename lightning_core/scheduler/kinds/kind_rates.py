@@ -1,0 +1,152 @@
+"""Rates: how fast kinds of trainings are on kinds of devices.
+
+Rules
+
+1. A rate belongs to a kind of trainings (:attr:`~lightning_core.core.jobs.Job.family`) on a number of devices of one
+   kind: what one job has shown counts for the next one of its family.
+2. What is not measured follows from what is. The logarithm of a rate is one number of the family, plus an effect of the
+   kind of device that all families share, plus a rest that only a measurement tells: normal, so that what to expect is a
+   linear regression.
+3. Nothing is taken from a device's name: which kind is how fast is seen, here or in earlier runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lightning_core.core.arrays import FloatArray
+from lightning_core.core.saved_state import decode, encode
+
+# Spread of the effect of a kind, and of the rest: of the trainings of `benchmarks.kinds`, by the others.
+EFFECT, REST = 0.6, 0.4
+# Spread of one second's measurement, and of the longest.
+SECOND, LONGEST = 0.15, 0.03
+# Seconds over which a rate is averaged, and those for which what earlier runs have measured counts.
+MEMORY, EARLIER = 300.0, 5.0
+# Families that are remembered, the newest ones.
+MAX_FAMILIES = 200
+
+Training = tuple[str, int]
+"""A family, and the number of devices."""
+
+
+class KindRates:
+    """Rates of kinds of trainings by kind of device.
+
+    Example::
+
+        >>> rates = KindRates()
+        >>> for kind, rate in (("a100", 40.0), ("t4", 10.0)):
+        ...     rates.observe("bert", 1, kind, batches=100.0 * rate, seconds=100.0)
+        >>> rates.observe("vgg", 1, "t4", batches=500.0, seconds=100.0)
+        >>> known, doubt = rates.expect("vgg", 1, ("a100", "t4"))
+        >>> np.exp(known).round(1), doubt.round(1)
+        (array([13.1,  5. ]), array([0.7, 0. ]))
+    """
+
+    def __init__(self) -> None:
+        # Batches and seconds of a family on so many devices, by kind of device.
+        self._seen: dict[Training, dict[str, tuple[float, float]]] = {}
+        self._known: dict[tuple[Training, tuple[str, ...]], tuple[FloatArray, FloatArray]] = {}
+        self._effects: tuple[FloatArray, FloatArray] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {"seen": encode([[*key, by_kind] for key, by_kind in self._seen.items()])}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore a state that :meth:`state` returned."""
+        self._seen = {(family, devices): by_kind for family, devices, by_kind in decode(state["seen"])}
+        self._forget()
+
+    def observe(self, family: str, devices: int, kind: str, batches: float, seconds: float) -> None:
+        """Record a measurement.
+
+        Args:
+            family: Kind of the training.
+            devices: Number of devices.
+            kind: Kind of these devices.
+            batches: Batches done on them.
+            seconds: Seconds that they took.
+        """
+        by_kind = self._seen.pop((family, devices), {})
+        before, keep = by_kind.get(kind, (0.0, 0.0)), math.exp(-seconds / MEMORY)
+        by_kind[kind] = keep * before[0] + batches, keep * before[1] + seconds
+        self._seen[family, devices] = by_kind
+        while len(self._seen) > MAX_FAMILIES:
+            del self._seen[next(iter(self._seen))]
+        self._forget()
+
+    def recall(self, family: str, devices: int, kind: str, rate: float) -> None:
+        """Take what an earlier run has measured where nothing is known yet; ``rate`` is in batches per second."""
+        if self.seconds(family, devices, kind) == 0:
+            self.observe(family, devices, kind, rate * EARLIER, EARLIER)
+
+    def seconds(self, family: str, devices: int, kind: str) -> float:
+        """Return the seconds for which a family was measured on some devices."""
+        return self._seen.get((family, devices), {}).get(kind, (0.0, 0.0))[1]
+
+    def expect(self, family: str, devices: int, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """Return the expected logarithm of a rate on each kind, and its spread; shapes ``(k,)``.
+
+        Of a family that was never seen the logarithms are those of a family that does one batch per second on average:
+        they say how the kinds compare.
+        """
+        key = (family, devices), kinds
+        if (found := self._known.get(key)) is None:
+            found = self._known[key] = self._regress(*key)
+        return found
+
+    def has(self, family: str, devices: int) -> bool:
+        """Return whether a family was measured on so many devices of any kind."""
+        return any(batches > 0 for batches, _ in self._seen.get((family, devices), {}).values())
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._effects = None
+
+    def _regress(self, training: Training, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        effect, covariance = self._kind_effects(kinds)
+        mean, spread = effect.copy(), np.sqrt(np.diag(covariance) + REST**2)
+        measured = {kinds.index(kind): seen for kind, seen in self._seen.get(training, {}).items()
+                    if kind in kinds and seen[0] > 0}  # fmt: skip
+        if not measured:
+            return mean, spread
+        at = np.array([*measured])
+        rate = np.array([math.log(batches / seconds) for batches, seconds in measured.values()])
+        noise = np.array([LONGEST**2 + SECOND**2 / max(seconds, 0.1) for _, seconds in measured.values()])
+        weight = 1.0 / (noise + REST**2)
+        weight /= weight.sum()
+        level = float(weight @ (rate - effect[at]))
+        mean += level
+        # The level stands for the family; its error is that of the rates it was taken from.
+        contrast = np.eye(len(kinds)) - np.zeros((len(kinds), 1))
+        contrast[:, at] -= weight
+        of_effects = np.einsum("ij,jk,ik->i", contrast, covariance, contrast)
+        spread = np.sqrt(np.maximum(of_effects, 0.0) + REST**2 + float(weight**2 @ (noise + REST**2)))
+        mean[at], spread[at] = rate, np.sqrt(noise)
+        return mean, spread
+
+    def _kind_effects(self, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """Return how the kinds compare over all families, a mean of logarithms, shape ``(k,)``, and its covariance."""
+        if self._effects is not None and len(self._effects[0]) == len(kinds):
+            return self._effects
+        k = len(kinds)
+        precision, pull = np.eye(k) / EFFECT**2, np.zeros(k)
+        for by_kind in self._seen.values():
+            rows = [(kinds.index(kind), math.log(batches / seconds))
+                    for kind, (batches, seconds) in by_kind.items() if kind in kinds and batches > 0]  # fmt: skip
+            if len(rows) < 2:
+                continue
+            at, rate = np.array([row for row, _ in rows]), np.array([one for _, one in rows])
+            # What the rates of one family say of the effects, whatever its own level.
+            centred = (np.eye(len(at)) - 1.0 / len(at)) / REST**2
+            precision[np.ix_(at, at)] += centred
+            pull[at] += centred @ rate
+        covariance = np.linalg.inv(precision)
+        self._effects = covariance @ pull, covariance
+        return self._effects

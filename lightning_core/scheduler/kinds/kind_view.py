@@ -1,0 +1,136 @@
+"""How fast each job of a round is on each kind of devices: measured there, or expected from what is known elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.speedup import SpeedUp
+from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.tables.table import JobTable
+
+# Seconds that what is expected on another kind weighs as much as, once a job comes there.
+EXPECTED_SECONDS = 1.0
+
+
+class OnKinds(NamedTuple):
+    """Throughputs of the jobs of a round on ``k`` kinds of devices."""
+
+    throughput: FloatArray
+    """Batches per second on the fastest kind that each may be on, shape ``(n,)``; NaN while unknown."""
+    doubt: FloatArray
+    """Spread of its logarithm, shape ``(n,)``; 0 where it was measured."""
+    columns: dict[str, Any]
+    """Columns of the view."""
+
+
+def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, speedups: list[SpeedUp]) -> OnKinds:
+    """Return the throughputs of the jobs of a round by kind.
+
+    Args:
+        round: The round.
+        rates: How fast kinds of trainings are on kinds of devices.
+        own: Batches per second of each job on the kind that it was on last, or on any, shape ``(n,)``; NaN if unknown.
+        sizes: Devices of each job, shape ``(n,)``.
+        speedups: Throughput by number of devices of each, for a policy that chooses sizes; else empty.
+    """
+    table, rows, pool = round.table, round.rows, round.pool
+    kinds, counts = pool.names, pool.counts(round.unavailable)
+    n, k = len(rows), len(kinds)
+    last = table.kind[rows]
+    expected, spread = np.zeros((n, k)), np.zeros((n, k))
+    family_known = np.zeros(n, np.bool_)
+    for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
+        family = table.jobs[row].family
+        expected[at], spread[at] = rates.expect(family, size, kinds)
+        family_known[at] = rates.has(family, size)
+    at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
+    measured = ~np.isnan(own)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # On a kind that it has been on, the job says what its family is like; on none, the mean of the kinds does.
+        level = np.log(own) - np.where(last >= 0, at_last, expected.mean(axis=1))
+    rate = expected + np.where(measured, level, 0.0)[:, None]
+    spread[(last >= 0) & measured, last[(last >= 0) & measured]] = 0.0
+    known = measured | family_known
+    may = _may_be_on(round, counts, sizes)
+    log_pace = np.where(may, rate, -np.inf)
+    best = np.argmax(log_pace, axis=1)
+    at_best = np.take_along_axis(rate, best[:, None], 1)[:, 0]
+    pace = np.where(may, np.exp(log_pace - at_best[:, None]), 0.0)
+    columns: dict[str, Any] = {
+        "kinds": tuple(counts.tolist()),
+        "kind": np.array([pool.kind_of(table.home[row]) for row in rows.tolist()], np.int64),
+        "pace": pace,
+    }
+    if speedups:
+        columns["speedups"], columns["speedup"] = _speedups(table, rows, speedups, rate, best)
+    return OnKinds(
+        np.where(known, np.exp(at_best), np.nan),
+        np.take_along_axis(spread, best[:, None], 1)[:, 0],
+        columns,
+    )
+
+
+def _may_be_on(round: Round, counts: IntArray, sizes: IntArray) -> BoolArray:
+    """Return whether each job may be on each kind now, shape ``(n, k)``: one that cannot leave, only where it is."""
+    table, pool = round.table, round.pool
+    since = table.trained_at[round.rows]
+    settling = np.isfinite(since) & (round.now - since < round.settings.stay) & ~round.excluded
+    may = np.zeros((len(round), len(pool.names)), np.bool_)
+    for at, row in enumerate(round.rows.tolist()):
+        if (settling[at] or not table.launched[row]) and table.home[row]:
+            may[at, pool.kind_of(table.home[row])] = True
+        else:
+            may[at, list(pool.allowed_kinds(table.jobs[row]))] = True
+    least = np.array([table.speedups[row].sizes[0] for row in round.rows.tolist()], np.int64)
+    fits = np.minimum(least, sizes)[:, None] <= counts
+    return np.where((may & fits).any(axis=1)[:, None], may & fits, False)
+
+
+def _speedups(
+    table: JobTable, rows: IntArray, present: list[SpeedUp], rate: FloatArray, best: IntArray
+) -> tuple[Any, Any]:
+    """Return the throughput by number of devices of each job on each kind, and that on its fastest."""
+    n, k = rate.shape
+    found = np.empty((n, k), np.object_)
+    for at, row in enumerate(rows.tolist()):
+        last, elsewhere = int(table.kind[row]), table.elsewhere.get(row, {})
+        level = rate[at, last] if last >= 0 else rate[at].mean()
+        for kind in range(k):
+            if kind == last:
+                found[at, kind] = present[at]
+            else:
+                found[at, kind] = elsewhere.get(kind) or present[at].times(float(np.exp(rate[at, kind] - level)))
+    fastest = np.empty(n, np.object_)
+    fastest[:] = [found[at, one] for at, one in enumerate(best.tolist())]
+    return found, fastest
+
+
+def come_to(table: JobTable, row: int, kind: int, rates: KindRates, kinds: tuple[str, ...]) -> None:
+    """Note that a job comes to another kind of devices: what it is expected to do there stands for what it did.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        kind: Index of the kind.
+        rates: How fast kinds of trainings are on kinds of devices.
+        kinds: Names of the kinds.
+    """
+    before, table.kind[row] = int(table.kind[row]), kind
+    if before in (-1, kind):
+        return
+    expected, _ = rates.expect(table.jobs[row].family, int(table.size[row]), kinds)
+    factor = float(np.exp(expected[kind] - expected[before]))
+    if (busy := float(table.recent_busy[row])) > 0:
+        keep = min(1.0, EXPECTED_SECONDS / busy)
+        table.recent_batches[row] *= keep * factor
+        table.recent_busy[row] *= keep
+        table.recent_used[row] *= keep
+    others = table.elsewhere.setdefault(row, {})
+    others[before] = table.speedups[row]
+    table.speedups[row] = others.pop(kind, None) or table.speedups[row].times(factor)
+    # What it does before it has left counts for the kind that it leaves.
+    table.company_version[row], table.counts_from[row] = table.directives[row].version + 1, False

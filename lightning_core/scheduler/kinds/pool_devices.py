@@ -1,0 +1,94 @@
+"""The devices of a pool: which kind each is of, and on which machine it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from lightning_core.core.arrays import IntArray
+from lightning_core.core.jobs import Job
+from lightning_core.core.saved_state import Stateful
+from lightning_core.scheduler.settings import Settings
+
+Devices = tuple[int, ...]
+
+
+class PoolDevices(Stateful):
+    """Kinds and machines of a pool's devices.
+
+    The names that the settings give are kinds. Without them they are those that the pool has found, if any.
+
+    Args:
+        settings: Settings of the scheduler.
+
+    Attributes:
+        kinds: Name of the kind of each device; empty while all are alike.
+        machines: Name of the machine of each device; empty while it is unknown.
+    """
+
+    STATE = ("kinds", "machines")
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.kinds: tuple[str, ...] = settings.locations
+        self.machines: tuple[str, ...] = ()
+        self._look()
+
+    def _look(self) -> None:
+        self.names = tuple(dict.fromkeys(self.kinds))
+        self.of: IntArray = np.array([self.names.index(kind) for kind in self.kinds], np.int64)
+        """Index of the kind of each device; empty while all are alike."""
+
+    def restore(self, state: object) -> None:
+        """Restore a state that :meth:`state` returned."""
+        super().restore(state)  # type: ignore[arg-type]
+        self._look()
+
+    @property
+    def differ(self) -> bool:
+        """Whether there are several kinds."""
+        return len(self.names) > 1
+
+    def find(self, kinds: Sequence[str], machines: Sequence[str]) -> bool:
+        """Take what the pool has found of its devices; return whether that changes anything.
+
+        Args:
+            kinds: Kind of each device; empty if unknown.
+            machines: Machine of each device; empty if unknown.
+        """
+        before = self.kinds, self.machines
+        self.kinds = self._settings.locations or tuple(kinds)
+        self.machines = tuple(machines)
+        self._look()
+        return before != (self.kinds, self.machines)
+
+    def counts(self, unavailable: Collection[int]) -> IntArray:
+        """Return how many devices of each kind can have workers, shape ``(k,)``."""
+        there = [k for device, k in enumerate(self.of.tolist()) if device not in unavailable]
+        return np.bincount(np.array(there, np.int64), minlength=len(self.names))
+
+    def allowed_kinds(self, job: Job) -> tuple[int, ...]:
+        """Return the kinds on which a job may be."""
+        if job.device is not None:
+            return (int(self.of[job.device]),) if job.device < len(self.of) else ()
+        wanted = [job.location] if job.location in self.names else job.kinds
+        return tuple(k for k, name in enumerate(self.names) if not wanted or name in wanted)
+
+    def allowed(self, job: Job, kind: int = -1) -> Devices:
+        """Return the devices on which a job may be, of one kind or of any.
+
+        Args:
+            job: The job.
+            kind: Index of the kind; -1 for any.
+        """
+        there = self._settings.devices_at(job.location)
+        if not self.kinds:
+            return there
+        kinds = self.allowed_kinds(job) if kind < 0 else (kind,)
+        of = self.of.tolist()
+        return tuple(device for device in there if of[device] in kinds)
+
+    def kind_of(self, home: Devices) -> int:
+        """Return the kind of some devices that are alike; -1 for none."""
+        return int(self.of[home[0]]) if home and len(self.of) else -1
