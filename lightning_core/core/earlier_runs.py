@@ -31,6 +31,8 @@ MAX_POINTS = 128
 """Points of a curve."""
 MAX_PACES = 200
 """Earlier paces of one event."""
+MAX_ON_KINDS = 64
+"""Throughputs of one run on kinds of devices."""
 MAX_BESIDE = 8
 """Trainings beside another."""
 # Characters of a kind of trainings: of a model, and of a batch size.
@@ -69,6 +71,8 @@ class EarlierRun(NamedTuple):
     """Numbers of devices, increasing, and the batches per second on each; empty if unknown."""
     memory: int | None = None
     """Bytes of each device's memory that its process had at its peak, with as large a batch; None if unknown."""
+    on_kinds: tuple[tuple[str, int, float], ...] = ()
+    """Kinds of devices that it was on in a pool of several, each with a number of them and the batches per second."""
 
 
 class EarlierPace(NamedTuple):
@@ -123,6 +127,10 @@ def check_run(run: EarlierRun) -> None:
         if run.met_at is not None and not 1 <= run.met_at <= MAX_COUNT:
             raise ValueError(f"met_at must be 1 to {MAX_COUNT:,} batches, got {shown(run.met_at)}")
         _check_throughputs(run.throughputs)
+        check_at_most("kinds of devices", len(run.on_kinds), MAX_ON_KINDS)
+        for kind, devices, throughput in run.on_kinds:
+            check_length("a kind of devices", kind)
+            _check_throughputs(((devices, throughput),))
         if run.memory is not None and not 1 <= run.memory <= MAX_MEMORY:
             raise ValueError(f"memory must be 1 to {MAX_MEMORY:,} bytes, got {shown(run.memory)}")
     except ValueError as error:

@@ -75,10 +75,12 @@ def place(needs: KindNeeds) -> PlacedKinds:
     work = needs.work + np.where(moves, needs.move[:, None], 0.0)
     work[needs.size[:, None] > needs.devices] = np.inf
     price = prices(work)
-    best: PlacedKinds | None = None
-    gain = -1.0
-    for _ in range(ROUNDS):
-        cost = work * needs.size[:, None] * np.where(moves, ELSEWHERE, 1.0) * price
+    seconds = work * needs.size[:, None]
+    # Jobs stay where they are, unless more are in time if some do not.
+    best, _ = _placed(needs, work, np.where(moves, np.inf, seconds * price), seconds * price)
+    gain = float(needs.weight[best.in_time].sum())
+    for _ in range(0 if best.in_time.all() else ROUNDS):
+        cost = seconds * np.where(moves, ELSEWHERE, 1.0) * price
         found, load = _placed(needs, work, cost)
         if (kept := float(needs.weight[found.in_time].sum())) > gain + EPSILON:
             best, gain = found, kept
@@ -86,7 +88,6 @@ def place(needs: KindNeeds) -> PlacedKinds:
             break
         # A kind whose devices are wanted more than others becomes dearer.
         price = price * np.clip((load + 0.05) / (load.mean() + 0.05), 1 / STEP, STEP) ** 0.5
-    assert best is not None
     return _use_idle(needs, work, _rest(needs, work, best))
 
 
@@ -100,8 +101,17 @@ def prices(work: FloatArray) -> FloatArray:
     return np.exp(total / np.maximum(known.sum(axis=0), 1))
 
 
-def _placed(needs: KindNeeds, work: FloatArray, cost: FloatArray) -> tuple[PlacedKinds, FloatArray]:
-    """Place jobs cheapest first, each on the cheapest kind where all end in time; return also how full each kind is."""
+def _placed(
+    needs: KindNeeds, work: FloatArray, cost: FloatArray, otherwise: FloatArray | None = None
+) -> tuple[PlacedKinds, FloatArray]:
+    """Place jobs cheapest first, each on the cheapest kind where all end in time; return also how full each kind is.
+
+    Args:
+        needs: Needs of the jobs.
+        work: Seconds that each job takes on each kind, moves included, shape ``(n, k)``.
+        cost: What that costs; inf where it is not to be, shape ``(n, k)``.
+        otherwise: Costs for those that are in time nowhere by the first ones.
+    """
     n, k = work.shape
     by_deadline = np.argsort(needs.slack, kind="stable")
     rank = np.empty(n, np.int64)
@@ -125,6 +135,15 @@ def _placed(needs: KindNeeds, work: FloatArray, cost: FloatArray) -> tuple[Place
                 room[one, at:] -= seconds[one]
                 kind[row], in_time[row] = one, True
                 break
+    if otherwise is not None and not in_time.all():
+        others = np.flatnonzero(~in_time)
+        for row in others[np.argsort((otherwise[others].min(axis=1) / needs.weight[others]), kind="stable")].tolist():
+            at, seconds = rank[row], work[row] * needs.size[row]
+            for one in np.argsort(otherwise[row], kind="stable").tolist():
+                if work[row, one] <= needs.slack[row] + EPSILON and room[one, at:].min() >= seconds[one] - EPSILON:
+                    room[one, at:] -= seconds[one]
+                    kind[row], in_time[row] = one, True
+                    break
     horizon = max(float(np.max(needs.slack)), EPSILON)
     return PlacedKinds(kind, in_time), wanted / np.maximum(needs.devices * horizon, EPSILON)
 

@@ -100,6 +100,8 @@ def _give_history(state: SchedulerState, row: int, runs: Sequence[EarlierRun]) -
     for run in runs:
         for devices, throughput in run.throughputs:
             usual.setdefault(devices, []).append(throughput)
+        for kind, devices, throughput in run.on_kinds:
+            state.rates.recall(job.family, devices, kind, throughput)
     known = [run.memory for run in runs if run.memory is not None]
     table.told_memory[row] = np.fmax(table.told_memory[row], max(known, default=np.nan))
     medians = {devices: float(np.median(throughputs)) for devices, throughputs in usual.items()}

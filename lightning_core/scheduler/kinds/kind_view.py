@@ -48,7 +48,8 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         expected[at], spread[at] = rates.expect(family, size, kinds)
         family_known[at] = rates.has(family, size)
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
-    measured = ~np.isnan(own)
+    # What is said of a job that has not trained counts only if nothing is known of its family.
+    measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
     with np.errstate(divide="ignore", invalid="ignore"):
         # On a kind that it has been on, the job says what its family is like; on none, the mean of the kinds does.
         level = np.log(own) - np.where(last >= 0, at_last, expected.mean(axis=1))

@@ -1,0 +1,1 @@
+"""Trainings, policies and plays of a cluster of several kinds of GPUs."""
