@@ -49,22 +49,24 @@ class PlayedKinds(NamedTuple):
     """Seconds of real time spent in the scheduler, over its rounds."""
 
 
-def play(jobs: Sequence[DrawnJob], devices: Mapping[str, int], contender: KindContender) -> PlayedKinds:
-    """Play jobs under a policy."""
+def play(
+    jobs: Sequence[DrawnJob], devices: Mapping[str, int], contender: KindContender, restart: float = RESTART
+) -> PlayedKinds:
+    """Play jobs under a policy; a job that resumes on other devices loses so many seconds."""
     kinds = device_kinds(devices)
     with _named(contender.policy) as name:
         settings = Settings(
             name, contender.arguments, estimator="log_time", period=PERIOD, devices=len(kinds), resident=len(kinds),
-            locations=() if contender.knows == "nothing" else kinds, stay=0.0, resize=RESTART, remember=len(jobs),
+            locations=() if contender.knows == "nothing" else kinds, stay=0.0, resize=restart, remember=len(jobs),
         )  # fmt: skip
-        given = [_simulated(job, contender.knows) for job in jobs]
+        given = [_simulated(job, contender.knows, restart) for job in jobs]
         outcome = Simulation(settings, given, Delays(report_every=PERIOD), kinds=kinds).run()
     return PlayedKinds(
         outcome.met, len(jobs), sum(job.switches for job in outcome.jobs), outcome.deciding / max(outcome.rounds, 1)
     )
 
 
-def _simulated(drawn: DrawnJob, knows: str) -> SimulatedJob:
+def _simulated(drawn: DrawnJob, knows: str, restart: float) -> SimulatedJob:
     # To the blind it is as fast as on the mean of the kinds.
     usual = sum(drawn.rates) / len(drawn.rates)
     run = EarlierRun(
@@ -74,14 +76,14 @@ def _simulated(drawn: DrawnJob, knows: str) -> SimulatedJob:
     )  # fmt: skip
     job = Job(
         drawn.name, drawn.deadline, BatchTarget(drawn.batches), min_devices=drawn.size, max_devices=drawn.size,
-        on_miss=OnMiss.STOP, can=frozenset({Capability.HOLD, Capability.RELEASE}), resize_seconds=RESTART,
+        on_miss=OnMiss.STOP, can=frozenset({Capability.HOLD, Capability.RELEASE}), resize_seconds=restart,
         model=drawn.model,
     )  # fmt: skip
     step = max(ceil(drawn.batches / REPORTS), 1)
     position = [*range(step, drawn.batches, step), drawn.batches]
     first = drawn.rates[0]
     return SimulatedJob(
-        job, position, [1.0] * len(position), first, drawn.submitted, restart=RESTART, earlier=(run,),
+        job, position, [1.0] * len(position), first, drawn.submitted, restart=restart, earlier=(run,),
         paces={kind: rate / first for kind, rate in zip(KINDS, drawn.rates, strict=True)},
     )  # fmt: skip
 
