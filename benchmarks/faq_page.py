@@ -98,7 +98,7 @@ def kinds(runs: Sequence[Run]) -> str:
         "|---|---|---|---|---|",
     ]
     for kind, name in KINDS.items():
-        if (run := newest(runs, "kinds", [f"{kind}_trainings"])) is None:
+        if (run := newest(runs, "task_kinds", [f"{kind}_trainings"])) is None:
             continue
         of = {what.removeprefix(f"{kind}_"): number for what, number in run["figures"].items() if what.startswith(kind)}
         told = spaced("; ".join(f"{of[f'told_{part}']:.0%}" for part in (10, 20, 50)))

@@ -1,9 +1,9 @@
 """Measure deadlines met on a cluster of three kinds of GPUs: ours, ours blind to kinds, EDF, and Gavel's programme.
 
-Rates are measured ones, jobs are drawn (:mod:`benchmarks.unlike.measured_kinds`), and all is played in virtual time. The
-blind take all devices for alike; ``learns`` knows that they differ and nothing else: it sees rates as jobs train. Gavel
-is the better of its two rows, all deadlines dropped from the programme or the shortfall kept small where not all can be
-kept. A job that resumes on other devices loses 30 s, or nothing in the cells that say so.
+Rates are measured ones, jobs are drawn (:mod:`benchmarks.unlike.measured_kinds`), and all is played in virtual time.
+The blind take all devices for alike; ``learns`` knows that they differ and nothing else: it sees rates as jobs train.
+Gavel is the better of its two rows, all deadlines dropped from the programme or the shortfall kept small where not all
+can be kept. A job that resumes on other devices loses 30 s, or nothing in the cells that say so.
 """
 
 from __future__ import annotations
@@ -89,11 +89,13 @@ def _figures(
     figures[f"behind_gavel_cells{after}"] = float(behind)
     for row in (*rows, "gavel best"):
         of_row = [
-            np.max([met[one, load, restart] for one in GAVEL], axis=0) if row == "gavel best" else met[row, load, restart]
+            np.max([met[one, load, restart] for one in GAVEL], axis=0)
+            if row == "gavel best"
+            else met[row, load, restart]
             for load in loads
         ]
         over = np.mean(of_row, axis=0) / count  # of each seed, over the loads
-        name = row.replace(" ", "_") if row != "gavel best" else "gavel_best"
+        name = row.replace(" ", "_")
         figures[f"{name}_met{after}"] = float(over.mean())
         figures[f"{name}_met_error{after}"] = float(over.std(ddof=1) / len(over) ** 0.5)
     return figures

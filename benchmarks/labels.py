@@ -28,7 +28,8 @@ HEADINGS = {
     "core": "Policies on recorded curves",
     "extrapolation": "Estimators on recorded curves",
     "ordinary": "What is said of ordinary trainings",
-    "kinds": "What users are told of the end of their trainings, by kind",
+    "task_kinds": "What users are told of the end of their trainings, by kind",
+    "kinds": "Deadlines met on a cluster of three kinds of GPUs",
     "demo": "The demo",
     "evening": "First come, first served",
     "paper_tables": "Bundles in the kind of the papers' tables, trained live",
@@ -427,7 +428,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "said_never_false": ("Part of these at which the target was met later", "{:.2f}"),
         "feasible_below_floor": ("Verdict feasible where the target lies below the floor, part of stops", "{:.2f}"),
     },
-    "kinds": {
+    "task_kinds": {
         label: words
         for kind, name in KINDS.items()
         for label, words in {

@@ -96,7 +96,7 @@ def test_each_figure_has_the_command_that_measured_it(question: str) -> None:
 
 
 def test_what_is_said_of_the_forecasts_by_kind_is_so() -> None:
-    run = faq_page.newest(results.read(), "kinds", ["small_images_trainings"])
+    run = faq_page.newest(results.read(), "task_kinds", ["small_images_trainings"])
     assert run is not None
     of = run["figures"]
     kinds = [kind for kind in KINDS if of.get(f"{kind}_factor_10") is not None]

@@ -8,17 +8,17 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import linprog
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 
 
 class GavelOnKinds:
-    """Gavel (Narayanan et al., OSDI 2020, sections 4.2 and 5): a linear programme over the fractions X of time on kinds.
+    """Gavel (Narayanan et al., OSDI 2020, sections 4.2 and 5): a linear programme over fractions X of time on kinds.
 
     With T the throughput of job m on kind j, normalised by that on its fastest, and s_m / d_m the throughput that its
-    deadline needs: maximise the sum of throughput(m, X) = sum_j T_mj X_mj subject to throughput(m, X) >= s_m / d_m, sum_j
-    X_mj <= 1, and sum_m size_m X_mj <= devices of j. The paper's other form divides by cost; where all devices cost
+    deadline needs: maximise the sum of throughput(m, X) = sum_j T_mj X_mj subject to throughput(m, X) >= s_m / d_m,
+    sum_j X_mj <= 1, and sum_m size_m X_mj <= devices of j. The paper's other form divides by cost; where all devices cost
     alike and none is given back, that is this one. Time is given in rounds: on each kind to the jobs whose fraction
     there most exceeds what they have had of it, as many as fit.
 
@@ -141,4 +141,5 @@ class GavelOnKinds:
             np.concatenate([np.zeros(m), np.ones(n)]), rows, np.concatenate([limit, -need]),
             bounds=[*bounds, *((0.0, float(one)) for one in need)],
         )  # fmt: skip
-        return np.maximum(need - np.asarray(short.x)[m:], 0.0) * (1 - 1e-9)
+        nearest: FloatArray = np.maximum(need - np.asarray(short.x)[m:], 0.0) * (1 - 1e-9)
+        return nearest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,7 +33,7 @@ from lightning_core.core.validation import positive_int
 from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
-         "cell", "restarts", "retries", "location", "save_every", "keep_best", "hang", "like",
+         "cell", "restarts", "retries", "location", "kinds", "save_every", "keep_best", "hang", "like",
          "memory", "on_hold", "beside", "parts")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
@@ -120,6 +121,26 @@ class _JobTermsReader:
             return ""
         return str(location)
 
+    def read_kinds(self, locations: Sequence[str]) -> tuple[str, ...]:
+        """Return the kinds of devices that the job may be on; empty for any, and if they are wrong."""
+        given = self.section.get("kinds")
+        if given is None:
+            return ()
+        at, kinds = self.problems.at("kinds"), [given] if isinstance(given, str) else given
+        if (
+            not isinstance(kinds, list | tuple)
+            or not kinds
+            or not all(isinstance(kind, str) and kind for kind in kinds)
+        ):
+            at.add(f"must be a kind of devices or a list of them, such as [a100, h100], got {shown(given)}")
+            return ()
+        if self.section.get("location"):
+            at.add("stands for location, which names one kind; remove one of both")
+        if locations and (unknown := [kind for kind in kinds if kind not in locations]):
+            known = ", ".join(dict.fromkeys(locations))
+            at.add(f"must be of the pool's ({known}), got {shown(unknown[0])}")
+        return tuple(kinds)
+
     def check_required(self) -> None:
         """Add a problem for each missing term that a job cannot do without."""
         for key, example in REQUIRED_TERMS.items():
@@ -135,9 +156,13 @@ class _JobTermsReader:
             given = self.section["begin"]
             self.problems.at("begin").add(f"must be before the deadline {self.section['deadline']}, got {given!r}")
 
-    def check_fits(self, min_devices: int, location: str, devices: int, locations: Sequence[str]) -> None:
-        """Add a problem if the pool has fewer devices, at the location of the job, than it needs at least."""
-        available, where = (list(locations).count(location), f" at {location}") if location else (devices, "")
+    def check_fits(self, min_devices: int, kinds: Sequence[str], devices: int, locations: Sequence[str]) -> None:
+        """Add a problem if the pool has fewer devices, of any one kind that the job may be on, than it needs at least."""
+        available, where = devices, ""
+        if locations:
+            counts = Counter(kind for kind in locations if not kinds or kind in kinds)
+            available = max(counts.values(), default=0)
+            where = f" at {kinds[0]}" if len(kinds) == 1 else f" of one kind, {', '.join(counts)}" if counts else ""
         if min_devices > available:
             self.problems.at("devices" if self.section.get("devices") else "min_devices").add(
                 f"must be at most the pool's {available}{where}, or the job can never be scheduled, got {min_devices}"
@@ -230,7 +255,8 @@ def read_job(
     terms.check_begin(begin, deadline)
     min_devices, max_devices = terms.read_devices()
     location = terms.read_location(locations)
-    terms.check_fits(min_devices, location, devices, locations)
+    kinds = terms.read_kinds(locations)
+    terms.check_fits(min_devices, (location,) if location else kinds, devices, locations)
     values = terms.read_values()
     if SCRIPT in section and max_devices > 1:
         key = next(key for key in ("devices", "max_devices", "min_devices") if section.get(key) is not None)
@@ -253,6 +279,7 @@ def read_job(
         can=_CAPABILITIES | {Capability.RESIZE} if sizes else _CAPABILITIES,
         sizes=sizes,
         location=location,
+        kinds=kinds,
         **values,
     )
     return JobSpec(

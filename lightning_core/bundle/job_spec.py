@@ -130,6 +130,8 @@ class JobSpec:
             terms["restarts"] = job.restarts
         if job.location:
             terms["location"] = job.location
+        if job.kinds:
+            terms["kinds"] = list(job.kinds)
         if job.like:
             terms["like"] = job.like
         if job.parts:

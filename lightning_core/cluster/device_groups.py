@@ -9,11 +9,16 @@ from typing import Any
 import ray
 from ray._private.state import state as ray_state
 from ray.exceptions import RayError
+from ray.util.accelerators import accelerators
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 # Label of the nodes at a location: `ray start --labels=lightning-core/location=NAME`.
 LOCATION_LABEL = "lightning-core/location"
+# Label with the type of a node's accelerator, such as A100, which Ray sets itself.
+ACCELERATOR_LABEL = "ray.io/accelerator-type"
+# What is found of devices that do not differ.
+NOTHING_FOUND: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 # Label with the id of a node, set by Ray.
 NODE_ID = "ray.io/node-id"
 
@@ -25,7 +30,8 @@ class DeviceGroups:
         name: Name of the pool, with which the names of the groups begin.
         devices: Number of devices.
         resource: Ray's resource that counts devices.
-        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; empty for any.
+        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; or the type of its
+            accelerator, as Ray spells it, in any case. Empty for any.
 
     Attributes:
         resource: Ray's resource that counts devices.
@@ -79,6 +85,17 @@ class DeviceGroups:
         table = placement_group_table(self._groups[device])
         return str(table["bundles_to_node_id"][0]) if table.get("state") == "CREATED" else None
 
+    def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the kind of accelerator and the machine of each device; empty where none differ or one is not placed."""
+        nodes = [None if group is None else self.node_of(device) for device, group in enumerate(self._groups)]
+        if None in nodes:
+            return NOTHING_FOUND
+        listed: Any = ray.nodes  # it has no types
+        labels = {node["NodeID"]: node.get("Labels") or {} for node in listed()}
+        kinds = tuple(str(labels.get(node, {}).get(ACCELERATOR_LABEL, "")).lower() or "other" for node in nodes)
+        machines = tuple(map(str, nodes))
+        return kinds if len(set(kinds)) > 1 else (), machines if len(set(machines)) > 1 else ()
+
     def strategy(self, device: int) -> PlacementGroupSchedulingStrategy:
         """Return the scheduling strategy that starts an actor on a device."""
         return PlacementGroupSchedulingStrategy(self._groups[device])
@@ -130,7 +147,26 @@ class DeviceGroups:
 
     def _labels(self, device: int) -> dict[str, str]:
         """Return the labels of the nodes on which a device may be."""
-        return {LOCATION_LABEL: self._locations[device]}
+        return node_labels(self._locations[device])
 
     def _group_name(self, device: int) -> str:
         return f"{self._name}-device-{device}"
+
+
+def node_labels(name: str) -> dict[str, str]:
+    """Return the labels of the nodes that have devices of a name: the type of an accelerator, or a location.
+
+    Example::
+
+        >>> node_labels("a100"), node_labels("harbour")
+        ({'ray.io/accelerator-type': 'A100'}, {'lightning-core/location': 'harbour'})
+    """
+    for known in _accelerators():
+        if known.lower() == name.lower():
+            return {ACCELERATOR_LABEL: known}
+    return {LOCATION_LABEL: name}
+
+
+def _accelerators() -> list[str]:
+    """Return the types of accelerators that Ray knows."""
+    return [value for key, value in vars(accelerators).items() if key.isupper() and isinstance(value, str)]

@@ -25,6 +25,7 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cluster import config_checker
+from lightning_core.cluster.device_groups import NOTHING_FOUND
 from lightning_core.cluster.launcher import READY_WITHIN, Launcher
 from lightning_core.cluster.monitor import ASK_INTERVAL, WorkerMonitor
 from lightning_core.cluster.node_slots import NodeSlots
@@ -228,8 +229,9 @@ class PoolManager:
                 await asyncio.sleep(ERROR_PAUSE)
 
     async def _report_devices(self, scheduler: str) -> None:
-        """Report to a scheduler which devices are unavailable, whenever that changes."""
+        """Report to a scheduler which devices are unavailable, and of which kind and machine they are, as that changes."""
         reported: dict[int, str] | None = None
+        told, is_current = NOTHING_FOUND, False
         while True:
             try:
                 await self._slots.refresh()
@@ -238,8 +240,15 @@ class PoolManager:
                     async with asyncio.timeout(REPLY_TIMEOUT):
                         await actor.set_unavailable.remote(list(unavailable.items()))
                     reported = unavailable
+                    is_current = False  # a device may be back on another node
+                if not is_current and (found := await self._slots.found()) != told:
+                    actor = ray.get_actor(scheduler, namespace=NAMESPACE)
+                    async with asyncio.timeout(REPLY_TIMEOUT):
+                        await actor.set_found.remote(*found)
+                    told = found
+                is_current = True
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
-                reported = None
+                reported, told = None, NOTHING_FOUND
             except Exception:  # whatever the error: the next check may succeed
                 log.exception("the devices could not be checked")
                 await asyncio.sleep(ERROR_PAUSE)

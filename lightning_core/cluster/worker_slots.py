@@ -124,6 +124,10 @@ class WorkerSlots:
         """Look up which nodes are draining, so that jobs on them can write a checkpoint and leave."""
         await asyncio.to_thread(self._groups.update_draining)
 
+    async def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the kind and the machine of each device; see :meth:`DeviceGroups.found`."""
+        return await asyncio.to_thread(self._groups.found)
+
     async def open(self) -> None:
         """Create or find the placement groups of the devices, and begin to fill the slots.
 

@@ -98,7 +98,8 @@ def prices(work: FloatArray) -> FloatArray:
     pace[~np.isfinite(pace)] = np.nan
     known = ~np.isnan(pace)
     total = np.where(known, pace, 0.0).sum(axis=0)
-    return np.exp(total / np.maximum(known.sum(axis=0), 1))
+    price: FloatArray = np.exp(total / np.maximum(known.sum(axis=0), 1))
+    return price
 
 
 def _placed(

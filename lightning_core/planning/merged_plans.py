@@ -20,7 +20,9 @@ def joined(view: JobView, plans: Sequence[Plan], rows: Sequence[IntArray]) -> Pl
         rows: The rows of each group in the view.
     """
     n = len(view)
-    filled = {name for name in ("size", "capped", "yields", "kind") if any(getattr(one, name) is not None for one in plans)}
+    filled = {
+        name for name in ("size", "capped", "yields", "kind") if any(getattr(one, name) is not None for one in plans)
+    }
     whole = Plan(
         order=np.concatenate([its[one.order] for one, its in zip(plans, rows, strict=True)]),
         share=np.zeros(n),

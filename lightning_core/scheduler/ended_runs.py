@@ -34,6 +34,9 @@ class EndedRun(NamedTuple):
     """Scheduler time."""
     memory: int | None
     """Bytes of each device's memory that its process had at its peak; None if it did not report them."""
+    on_kinds: tuple[tuple[str, int, float], ...] = ()
+    """Kinds of devices in a pool of several on which trainings of its family were measured, each with a number of
+    devices and the batches per second."""
 
 
 def ended_runs(state: SchedulerState, names: Collection[str] | None = None) -> list[EndedRun]:
@@ -47,10 +50,10 @@ def ended_runs(state: SchedulerState, names: Collection[str] | None = None) -> l
         places = [(table, row) for table in (state.past.table, state.table) for row in range(len(table))]
     else:
         places = [found for name in names if (found := state.find(name)) is not None]
-    return [run for place in places if (run := _ended_run(*place)) is not None]
+    return [run for place in places if (run := _ended_run(state, *place)) is not None]
 
 
-def _ended_run(table: JobTable, row: int) -> EndedRun | None:
+def _ended_run(state: SchedulerState, table: JobTable, row: int) -> EndedRun | None:
     end = table.directives[row]
     batches, losses = table.curves[row].points()
     if not isinstance(end, End) or not (batches if end.verdict is Verdict.CANCELLED else table.batches[row]):
@@ -60,6 +63,7 @@ def _ended_run(table: JobTable, row: int) -> EndedRun | None:
         table.jobs[row], end.verdict, batches, losses, int(table.batches[row]) if met else None,
         _throughputs(table, row), float(table.alone_seconds[row]), float(table.submitted[row]),
         float(table.ended_at[row]), None if isnan(table.memory[row]) else int(table.memory[row]),
+        state.rates.measured(table.jobs[row].family),
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ def forecast(
     if given := [row for row in table.earlier if table.active[row]]:
         table.history_share[given] = curves.history_share(np.array(given))
     more: dict[str, Any] = {}
-    speedups, sizes = list[SpeedUp](), table.size[rows]
+    speedups, sizes = list[SpeedUp](), round.sizes(None)
     if chooses_sizes:
         speedups = [table.speedups[row] for row in rows.tolist()]
         more = _columns_for_sizes(round, speedups)
@@ -53,7 +53,7 @@ def forecast(
     else:
         throughput = _throughput(table, rows)
     if rates is not None and round.pool.differ:
-        found = on_kinds(round, rates, throughput, sizes, speedups)
+        found = on_kinds(round, rates, throughput, table.size[rows] if sizes is None else sizes, speedups)
         throughput, more = found.throughput, more | {"resize_seconds": _resize_costs(round)} | found.columns
         quantiles *= np.exp(found.doubt[:, None] * NORMAL)
         some *= np.exp(found.doubt[:, None] * NORMAL[LOW_MID_HIGH])

@@ -12,7 +12,7 @@ from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import index
 from lightning_core.planning.best_effort import fewest, is_owed_a_turn, share_what_is_left, slowed
-from lightning_core.scheduler.kinds.pool_devices import PoolDevices
+from lightning_core.scheduler.pool_devices import PoolDevices
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import INFEASIBLE, NONE, JobTable
 

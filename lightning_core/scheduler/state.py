@@ -41,9 +41,9 @@ from lightning_core.scheduler.company.forming import Forming
 from lightning_core.scheduler.divider import DIVIDERS, Divider, Division
 from lightning_core.scheduler.kinds.by_kind import ByKind
 from lightning_core.scheduler.kinds.kind_rates import KindRates
-from lightning_core.scheduler.kinds.pool_devices import PoolDevices
 from lightning_core.scheduler.outside_calls import OutsideCalls, guarded_divider, guarded_estimator, guarded_policy
 from lightning_core.scheduler.past_jobs import PastJobs
+from lightning_core.scheduler.pool_devices import PoolDevices
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import DEFAULT_ESTIMATOR, Settings
 from lightning_core.scheduler.status import job_status, unmet_reason, verdict_reason

@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning_core.controllers import PublishedLevel
 from lightning_core.core.answers import Placement
-from lightning_core.core.events import Checkpoint, DevicesUnavailable, Event
+from lightning_core.core.events import Checkpoint, DevicesFound, DevicesUnavailable, Event
 from lightning_core.server.host import Host
 from lightning_core.server.load.group_commit import GroupCommit
 from lightning_core.server.load.long_polling import LongPolling
@@ -55,6 +55,12 @@ class PoolCalls:
             await self._handle(
                 DevicesUnavailable(tuple(ours), "; ".join(f"device {k}: {words}" for k, words in ours.items()))
             )
+
+    async def set_found(self, kinds: Sequence[str], machines: Sequence[str]) -> None:
+        """Set the kind and the machine of each device, as they were found; empty where none differ."""
+        await self._ready()
+        n = self._host.scheduler.settings.devices
+        await self._handle(DevicesFound(*(tuple(names[:n]) for names in (kinds, machines))))
 
     def _unavailable(self) -> list[dict[str, Any]]:
         """Return the devices that the scheduler does not plan on, each with its reason if known."""

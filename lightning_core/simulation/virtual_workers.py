@@ -123,7 +123,9 @@ class VirtualWorker:
     def set_throughput(self, since: float, time_share: float) -> None:
         """Set the share of the time that it trains from ``since`` on; it must have advanced until now."""
         self.time_share = time_share
-        self.batches_per_second = time_share * self.pace * self.on_kind * self.by_size.get(len(self.at), self.throughput)
+        self.batches_per_second = (
+            time_share * self.pace * self.on_kind * self.by_size.get(len(self.at), self.throughput)
+        )
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 
     def begin(self, now: float) -> None:

@@ -158,9 +158,9 @@ def _random_speedup(draw: np.random.Generator, devices: int) -> SpeedUp:
 
 def _columns(jobs: JobView) -> list[np.ndarray]:
     """Return copies of all numeric columns; speed-ups are objects."""
-    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if f.name != "speedup"]
+    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if not f.name.startswith("speedup")]
 
 
 def _same(one: Plan, other: Plan) -> bool:
     pairs = [(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)]
-    return all(a is b if a is None else np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+    return all(a is b if a is None or b is None else np.array_equal(a, b, equal_nan=True) for a, b in pairs)

@@ -32,7 +32,7 @@ def test_a_recording_is_the_same_each_time(tmp_path: Path) -> None:
 
 def test_the_first_other_decision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     golden = Golden.read(FOLDER / "edf.gz")
-    monkeypatch.setattr(Edf, "plan", Fifo.plan)
+    monkeypatch.setattr(Edf, "queue", Fifo.queue)
     assert re.match(r"event \d+ at \d+\.\d s, {.*}: was \[.*\], is \[", golden.first_other())
 
 

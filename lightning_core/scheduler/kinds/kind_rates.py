@@ -51,16 +51,19 @@ class KindRates:
     def __init__(self) -> None:
         # Batches and seconds of a family on so many devices, by kind of device.
         self._seen: dict[Training, dict[str, tuple[float, float]]] = {}
+        self._recalled: set[tuple[str, int, str]] = set()  # what no job of this pool has shown
         self._known: dict[tuple[Training, tuple[str, ...]], tuple[FloatArray, FloatArray]] = {}
         self._effects: tuple[FloatArray, FloatArray] | None = None
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {"seen": encode([[*key, by_kind] for key, by_kind in self._seen.items()])}
+        seen = [[*key, by_kind] for key, by_kind in self._seen.items()]
+        return {"seen": encode(seen), "recalled": sorted(map(list, self._recalled))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
         self._seen = {(family, devices): by_kind for family, devices, by_kind in decode(state["seen"])}
+        self._recalled = {(family, devices, kind) for family, devices, kind in state["recalled"]}
         self._forget()
 
     def observe(self, family: str, devices: int, kind: str, batches: float, seconds: float) -> None:
@@ -74,17 +77,30 @@ class KindRates:
             seconds: Seconds that they took.
         """
         by_kind = self._seen.pop((family, devices), {})
+        self._recalled.discard((family, devices, kind))
         before, keep = by_kind.get(kind, (0.0, 0.0)), math.exp(-seconds / MEMORY)
         by_kind[kind] = keep * before[0] + batches, keep * before[1] + seconds
         self._seen[family, devices] = by_kind
         while len(self._seen) > MAX_FAMILIES:
-            del self._seen[next(iter(self._seen))]
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._recalled = {one for one in self._recalled if one[:2] != oldest}
         self._forget()
 
     def recall(self, family: str, devices: int, kind: str, rate: float) -> None:
         """Take what an earlier run has measured where nothing is known yet; ``rate`` is in batches per second."""
         if self.seconds(family, devices, kind) == 0:
             self.observe(family, devices, kind, rate * EARLIER, EARLIER)
+            self._recalled.add((family, devices, kind))
+
+    def measured(self, family: str) -> tuple[tuple[str, int, float], ...]:
+        """Return the rates of a family that were measured here: kind and number of devices, and batches per second."""
+        return tuple(
+            (kind, devices, batches / seconds)
+            for (one, devices), by_kind in self._seen.items()
+            for kind, (batches, seconds) in by_kind.items()
+            if one == family and batches > 0 and (one, devices, kind) not in self._recalled
+        )
 
     def seconds(self, family: str, devices: int, kind: str) -> float:
         """Return the seconds for which a family was measured on some devices."""
@@ -147,6 +163,7 @@ class KindRates:
             centred = (np.eye(len(at)) - 1.0 / len(at)) / REST**2
             precision[np.ix_(at, at)] += centred
             pull[at] += centred @ rate
-        covariance = np.linalg.inv(precision)
-        self._effects = covariance @ pull, covariance
-        return self._effects
+        covariance: FloatArray = np.linalg.inv(precision).astype(np.float64)
+        found: tuple[FloatArray, FloatArray] = covariance @ pull, covariance
+        self._effects = found
+        return found

@@ -56,7 +56,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     rate = expected + np.where(measured, level, 0.0)[:, None]
     spread[(last >= 0) & measured, last[(last >= 0) & measured]] = 0.0
     known = measured | family_known
-    may = _may_be_on(round, counts, sizes)
+    may = _may_be_on(round, counts, sizes, chooses_sizes=bool(speedups))
     log_pace = np.where(may, rate, -np.inf)
     best = np.argmax(log_pace, axis=1)
     at_best = np.take_along_axis(rate, best[:, None], 1)[:, 0]
@@ -75,20 +75,30 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     )
 
 
-def _may_be_on(round: Round, counts: IntArray, sizes: IntArray) -> BoolArray:
+def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes: bool) -> BoolArray:
     """Return whether each job may be on each kind now, shape ``(n, k)``: one that cannot leave, only where it is."""
     table, pool = round.table, round.pool
-    since = table.trained_at[round.rows]
-    settling = np.isfinite(since) & (round.now - since < round.settings.stay) & ~round.excluded
+    settling = _settling(round)
     may = np.zeros((len(round), len(pool.names)), np.bool_)
     for at, row in enumerate(round.rows.tolist()):
-        if (settling[at] or not table.launched[row]) and table.home[row]:
-            may[at, pool.kind_of(table.home[row])] = True
-        else:
-            may[at, list(pool.allowed_kinds(table.jobs[row]))] = True
+        allowed, here = pool.allowed_kinds(table.jobs[row]), pool.kind_of(table.home[row])
+        stays = here in allowed and (bool(settling[at]) or not table.launched[row])
+        may[at, [here] if stays else list(allowed)] = True
+    fits = may & (sizes[:, None] <= counts)
     least = np.array([table.speedups[row].sizes[0] for row in round.rows.tolist()], np.int64)
-    fits = np.minimum(least, sizes)[:, None] <= counts
-    return np.where((may & fits).any(axis=1)[:, None], may & fits, False)
+    fewer = may & (np.minimum(least, sizes)[:, None] <= counts)
+    return np.where(fits.any(axis=1)[:, None] & ~chooses_sizes, fits, fewer)
+
+
+def _settling(round: Round) -> BoolArray:
+    """Return whether each job has just begun to train on as many devices as it should have, shape ``(n,)``."""
+    table, rows = round.table, round.rows
+    since = table.trained_at[rows]
+    settling: BoolArray = np.array(np.isfinite(since) & (round.now - since < round.settings.stay), np.bool_)
+    settling &= ~round.excluded
+    wanted = table.size[rows] if (told := round.sizes(None)) is None else told
+    settling &= wanted == [len(table.home[row]) for row in rows.tolist()]
+    return settling
 
 
 def _speedups(
@@ -132,6 +142,7 @@ def come_to(table: JobTable, row: int, kind: int, rates: KindRates, kinds: tuple
         table.recent_used[row] *= keep
     others = table.elsewhere.setdefault(row, {})
     others[before] = table.speedups[row]
-    table.speedups[row] = others.pop(kind, None) or table.speedups[row].times(factor)
+    there = table.speedups[row]
+    table.speedups[row] = others.pop(kind) if kind in others else there.times(factor)
     # What it does before it has left counts for the kind that it leaves.
     table.company_version[row], table.counts_from[row] = table.directives[row].version + 1, False

@@ -21,6 +21,7 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.validation import checked
 from lightning_core.scheduler.tables.table import NUMBERS, SAVED, JobTable
 
+
 def _speedup(saved: Mapping[str, Any]) -> SpeedUp:
     return restored(SpeedUp((1,)), saved)
 

@@ -13,6 +13,8 @@ from lightning_core.scheduler.ended_runs import EndedRun
 
 # Digits of an id.
 ID_LENGTH = 16
+# Stands between the kind of a pool's devices, cpu or gpu, and what the pool calls them.
+OF = ":"
 
 
 class PastRun(NamedTuple):
@@ -67,7 +69,10 @@ class PastRun(NamedTuple):
         return cls(
             new_id(told), job.name, owner, job.like, job.model, metric_of(job.target), job.batch_size, str(job.target),
             str(run.verdict), run.batches, run.losses, run.met_at,
-            tuple((devices, kind, throughput) for devices, throughput in run.throughputs),
+            (
+                *((devices, kind, throughput) for devices, throughput in run.throughputs),
+                *((devices, f"{kind}{OF}{name}", throughput) for name, devices, throughput in run.on_kinds),
+            ),
             run.trained, run.ended - run.submitted, ended_at, run.memory,
         )  # fmt: skip
 
@@ -89,13 +94,17 @@ class PastRun(NamedTuple):
         """
         batches, losses, met_at = self.batches, self.losses, self.met_at
         throughputs = tuple((devices, rate) for devices, one, rate in self.throughputs if one == kind)
-        if batch_size and self.batch_size and batch_size != self.batch_size:
+        same_batches = not (batch_size and self.batch_size) or batch_size == self.batch_size
+        if batch_size and self.batch_size and not same_batches:
             scale, throughputs = self.batch_size / batch_size, ()
             points = dict(zip((max(round(scale * s), 1) for s in batches), losses, strict=True))
             batches, losses = tuple(points), tuple(points.values())
             met_at = None if met_at is None else max(round(scale * met_at), 1)
         # Memory is measured in another way on each kind of device.
-        run = EarlierRun(self.name, batches, losses, met_at, throughputs, self.memory if throughputs else None)
+        on_kinds = tuple((one.removeprefix(kind + OF), devices, rate) for devices, one, rate in self.throughputs
+                         if one.startswith(kind + OF) and same_batches)  # fmt: skip
+        memory = self.memory if throughputs else None
+        run = EarlierRun(self.name, batches, losses, met_at, throughputs, memory, on_kinds)
         check_run(run)
         return run
 

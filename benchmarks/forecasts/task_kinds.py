@@ -1,6 +1,6 @@
 """What users are told of the end of their trainings, by kind of training, held against when they ended.
 
-    python -m benchmarks.forecasts.kinds
+    python -m benchmarks.forecasts.task_kinds
 
 The 61 small trainings of :mod:`benchmarks.forecasts.ordinary`, and the published curves of families on which nothing
 was tuned, each with targets at 20 and 90 % of it. Each is replayed to the scheduler that ships, alone on one device
@@ -135,4 +135,4 @@ def measure(_: str) -> Figures:
 
 
 if __name__ == "__main__":
-    main("forecasts.kinds", "What is told of the end of trainings, by kind of training", measure)
+    main("forecasts.task_kinds", "What is told of the end of trainings, by kind of training", measure)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.curves.bundles import Recording, smoothed
-from benchmarks.forecasts.kinds import LARGE, PARTS, SMALL, Look, figures, looks, published
 from benchmarks.forecasts.ordinary import replayed, trainings
+from benchmarks.forecasts.task_kinds import LARGE, PARTS, SMALL, Look, figures, looks, published
 from benchmarks.labels import KINDS
 from lightning_core.simulation.recorded_curves import Curve
 
