@@ -298,14 +298,18 @@ def test_a_provisioner_that_is_being_restarted_is_asked_again_to_give_nodes_back
 ) -> None:
     left = iter(answers)
 
-    def get(_: Any, timeout: float) -> Any:
+    def get(call: str, timeout: float) -> Any:
+        if call == "patience":
+            return 0.0
         if isinstance(answer := next(left), Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(nodes_back, "GIVE_BACK_TIMEOUT", 2.0)
-    actor = SimpleNamespace(give_back=SimpleNamespace(remote=lambda: None))
+    monkeypatch.setattr(nodes_back, "REPLY_TIMEOUT", 0.0)
+    calls = {name: SimpleNamespace(remote=lambda name=name: name) for name in ("patience", "give_back")}
+    actor = SimpleNamespace(**calls)
     assert nodes_back.give_nodes_back(actor) is done
 
 
