@@ -1,10 +1,10 @@
 """A cloud for the real SkyPilot, whose machines are processes of this one; and an API server that has it.
 
-The server, the client, the optimizer, the failover over zones and the record of clusters are SkyPilot's own. The seam is
-``sky.provision.register_provisioner``, by which its plug-ins bring clouds: the functions below stand in place of the
+The server, the client, the optimizer, the failover over zones and the record of clusters are SkyPilot's own. The seam
+is ``sky.provision.register_provisioner``, by which its plug-ins bring clouds: the functions below stand in place of the
 module ``sky.provision.runpod``. A task is baked into its machine, as SkyPilot calls it: so neither SSH nor SkyPilot's
-own Ray and daemon (skylet) run on it, and its autodown is that a machine is gone once its command has ended. Two calls to
-RunPod are left out besides: the check of credentials, and the upload of the SSH key.
+own Ray and daemon (skylet) run on it, and in place of its autodown a machine is gone once its command has ended. Two
+calls to RunPod are left out besides: the check of credentials, and the upload of the SSH key.
 
 The API server imports this file; it may import nothing of the tests or of the library.
 """
@@ -41,7 +41,7 @@ auth: {ssh_user: "{{docker_username_for_runpod}}", ssh_private_key: "{{ssh_priva
 available_node_types:
   ray_head_default:
     resources: {}
-    node_config: {task: "{{task_file}}", type: "{{instance_type}}", spot: {{use_spot}}, key: "skypilot:ssh_public_key_content"}
+    node_config: {task: "{{task_file}}", type: "{{instance_type}}", spot: {{use_spot}}}
 head_node_type: ray_head_default
 """
 
@@ -172,9 +172,10 @@ if os.environ.get("IS_SKYPILOT_SERVER"):
                 ["bash", "-c", detach, "machine", "bash", "-c", task["run"]], stdout=subprocess.PIPE, check=True,
                 env={**os.environ, **task["envs"], "LOG": str(HERE / f"{name}.log")},
             )  # fmt: skip
+            labels = dict(one.split("=") for one in task["envs"]["LIGHTNING_CORE_LABELS"].split(","))
             machine = {"pid": int(pid.stdout), "cluster": cluster, "zone": zone, "type": node["type"],
                        "spot": bool(node["spot"]), "autostop": task["autostop"],
-                       "labels": dict(one.split("=") for one in task["envs"]["LIGHTNING_CORE_LABELS"].split(","))}  # fmt: skip
+                       "labels": labels}  # fmt: skip
             (HERE / f"{name}.new").write_text(json.dumps(machine))
             (HERE / f"{name}.new").rename(HERE / f"{name}.machine")
             baked = common.ProvisionRuntimeMetadata(
@@ -217,7 +218,7 @@ if os.environ.get("IS_SKYPILOT_SERVER"):
         file.write_text(json.dumps(content))
         return provision.TemplateSpec(str(HERE / "machine.yml.j2"), {"task_file": str(file)})
 
-    class Plugin(plugins.BasePlugin):
+    class Plugin(plugins.BasePlugin):  # type: ignore[misc]  # SkyPilot has types only where it is installed
         """Brings the cloud into each process of the server."""
 
         def install(self, extension_context: Any) -> None:

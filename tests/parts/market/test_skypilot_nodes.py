@@ -39,6 +39,8 @@ class Sky:
         refuses: Why it takes no launch.
         stubborn: Why it ends no cluster.
         is_quick: Whether requests are done at once.
+        lost_answers: Whether it takes launches, and the answers are lost.
+        answers_late: Whether it takes launches during the next look, after it has said what there is.
     """
 
     def __init__(self, *, is_quick: bool = False) -> None:
@@ -50,6 +52,8 @@ class Sky:
         self.doubted: list[str] = []
         self.is_away, self.refuses, self.stubborn, self.is_quick = False, "", "", is_quick
         self.lost_answers = False
+        self.answers_late = False
+        self._late: list[tuple[str, str, Future[str]]] = []
         self._numbers = itertools.count()
 
     def look(self, prefix: str, doubtful: Collection[str] = ()) -> dict[str, Sighting]:
@@ -57,7 +61,7 @@ class Sky:
             raise ConnectionError("the server is away")
         self.doubted += doubtful
         names = {*self.clusters, *self.launching.values(), *self.ending}
-        return {
+        seen = {
             name: Sighting(
                 self.clusters.get(name, ""),
                 tuple(request for request, its in self.launching.items() if its == name),
@@ -66,6 +70,11 @@ class Sky:
             for name in names
             if name.startswith(prefix)
         }
+        for request, name, made in self._late:
+            self.launching[request] = name
+            made.set_result(request)
+        self._late.clear()
+        return seen
 
     def launch(self, name: str, kind: str, zone: str, its_type: str) -> Future[str]:
         made: Future[str] = Future()
@@ -73,8 +82,11 @@ class Sky:
             made.set_exception(ConnectionError(self.refuses or "the server is away"))
             return made
         request = f"launch-{next(self._numbers)}"
-        self.launching[request] = name
         self.places[name] = (kind, zone, its_type)
+        if self.answers_late:
+            self._late.append((request, name, made))
+            return made
+        self.launching[request] = name
         if self.lost_answers:
             made.set_exception(TimeoutError("timed out"))
         else:
@@ -345,6 +357,27 @@ def test_a_launch_whose_answer_was_lost_counts_as_there() -> None:
     assert (len(world.sky.places), world.nodes.present()) == (1, NodeCounts(1, 0))
 
 
+def test_a_launch_that_is_taken_during_a_look_is_not_taken_to_be_gone() -> None:
+    world = World()
+    world.sky.answers_late = True
+    world.want(1)
+    world.step(times=3)
+    assert (len(world.sky.places), len(world.sky.launching), world.nodes.trouble) == (1, 1, "")
+    world.up()
+    assert world.nodes.present() == NodeCounts(1, 0)
+
+
+def test_a_launch_that_is_not_answered_is_waited_for_and_then_given_up() -> None:
+    world = World()
+    world.sky.launch = lambda *_: Future()  # type: ignore[method-assign]
+    world.want(2)
+    world.step(100.0, times=9)
+    assert len(world.nodes.remaining()) == 1
+    world.want(0)
+    world.step(100.0, times=3)
+    assert world.nodes.remaining() == []
+
+
 def test_a_launch_that_was_refused_is_forgotten_once_it_cannot_appear_any_more() -> None:
     world = World()
     world.sky.refuses = "cut off"
@@ -372,7 +405,9 @@ def test_nothing_is_done_while_the_server_is_away() -> None:
     assert world.nodes.present() == NodeCounts(2, 0)
 
 
-@given(st.lists(st.sampled_from(["want", "up", "fail", "leave", "end", "preempt", "away", "back", "lose", "step"])))
+@given(
+    st.lists(st.sampled_from(["want", "up", "fail", "leave", "end", "preempt", "away", "back", "lose", "late", "step"]))
+)
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_happens_no_cluster_is_left_and_what_is_wanted_comes(events: list[str]) -> None:
     """Rule: a cluster that is there is known, and no more are paid for than were ever wanted at once."""
@@ -402,13 +437,15 @@ def test_whatever_happens_no_cluster_is_left_and_what_is_wanted_comes(events: li
                 sky.is_away = event == "away"
             case "lose":
                 sky.lost_answers = not sky.lost_answers
+            case "late":
+                sky.answers_late = not sky.answers_late
         world.now += 5.0
         if not sky.is_away:
             world.nodes.step(world.joined, world.now)
             assert {*sky.clusters, *sky.launching.values()} <= {*world.nodes.remaining(), *sky.ending}
             staying = [one for one in world.nodes._nodes.values() if one.ends_at is None]
             assert len(staying) <= 3
-    sky.is_away = sky.lost_answers = False
+    sky.is_away = sky.lost_answers = sky.answers_late = False
     world.want(2, 1)
     for _ in range(400):
         world.now += 5.0
@@ -486,7 +523,7 @@ def test_a_call_that_hangs_is_abandoned() -> None:
     with pytest.raises(RuntimeError, match=r"no answer within 0\.05 s"):
         within(0.05, Future[None]().result)
     with pytest.raises(KeyError):
-        in_thread(lambda: {}["a"]).result(60)
+        in_thread(lambda: dict[str, int]()["a"]).result(60)
 
 
 # ------------------------------------------------------------------------------------------------ the task

@@ -75,10 +75,16 @@ class SkyNode:
         """Its market type and the digest of its place."""
         return self.kind, self.place
 
+    @property
+    def is_being_asked(self) -> bool:
+        """Whether the call that asks for it has not been answered yet."""
+        return self.asking is not None and self.asked_at is None
+
     def request(self) -> str:
         """Return the id of the request that launches it; empty if it is not known."""
-        is_known = self.asking is not None and self.asking.done() and self.asking.exception() is None
-        return self.asking.result() if is_known and self.asking is not None else ""
+        if self.asking is None or not self.asking.done() or self.asking.exception() is not None:
+            return ""
+        return self.asking.result()
 
 
 class SkyNodes:
@@ -89,10 +95,18 @@ class SkyNodes:
         clusters: SkyPilot.
         leave: Seconds that a job has to leave a node which is given back.
         warn: Gives a node of the pool's Ray, by its name, notice of this many seconds.
+        wake: Called, from any thread, when there is something to do.
     """
 
-    def __init__(self, prefix: str, clusters: Clusters, leave: float, warn: Callable[[str, float], object]) -> None:
-        self._prefix, self._clusters, self.leave, self._warn = prefix, clusters, leave, warn
+    def __init__(
+        self,
+        prefix: str,
+        clusters: Clusters,
+        leave: float,
+        warn: Callable[[str, float], object],
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._prefix, self._clusters, self.leave, self._warn, self._wake = prefix, clusters, leave, warn, wake
         self._nodes: dict[str, SkyNode] = {}
         self._wanted: Mapping[Place, NodeCounts] | None = None
         self._places: dict[str, Place] = {}  # by their digests
@@ -128,6 +142,8 @@ class SkyNodes:
             Exception: If SkyPilot does not say what there is; then nothing is done.
         """
         wanted = self._wanted
+        for node in self._nodes.values():  # before the look: one that came in meanwhile is not in what was seen
+            self._hear(node, now)
         doubtful = [one.name for one in self._nodes.values() if joined is not None and self._is_lost(one, joined)]
         seen = self._clusters.look(self._prefix, doubtful)
         for name in seen.keys() - self._nodes.keys():
@@ -150,6 +166,16 @@ class SkyNodes:
 
     # ------------------------------------------------------------------------------------------------ one node
 
+    def _hear(self, node: SkyNode, now: float) -> None:
+        """Take note of the answer to the call that asks for a node; one that hangs is not awaited for ever."""
+        if node.asking is None or not node.is_being_asked:
+            return
+        if node.asking.done():
+            failure = node.asking.exception()
+            node.asked_at, node.failed = now, None if failure is None else error_words(failure)
+        elif now >= node.since + LAUNCH_SECONDS:
+            node.asked_at = now
+
     def _is_lost(self, node: SkyNode, joined: Collection[str]) -> bool:
         return node.has_joined and node.name not in joined and node.ends_at is None
 
@@ -160,13 +186,8 @@ class SkyNodes:
             node.has_joined = True
             self._pauses.pop(node.key, None)
             self._reasons.pop(node.key, None)
-        if node.asking is not None and node.asked_at is None:
-            if not node.asking.done() and now < node.since + LAUNCH_SECONDS:
-                return
-            node.asked_at = now
-            failure = node.asking.exception() if node.asking.done() else None
-            if failure is not None:
-                node.failed = error_words(failure)
+        if node.is_being_asked and not (seen.status or seen.launches):
+            return
         if seen.launches or seen.ending:
             node.unwell_since = None
         elif not seen.status:
@@ -228,7 +249,7 @@ class SkyNodes:
     def _send_ends(self, now: float) -> None:
         for node in self._nodes.values():
             is_due = node.ends_at is not None and now >= max(node.ends_at, node.told_at + END_PAUSE)
-            if not is_due or node.seen.ending or (node.asking is not None and node.asked_at is None):
+            if not is_due or node.seen.ending or node.is_being_asked:
                 continue
             try:
                 if node.told:
@@ -243,7 +264,7 @@ class SkyNodes:
 
     def _launch(self, needed: Mapping[tuple[str, str], int], now: float) -> None:
         """Ask for a node that is missing; one at a time, so that SkyPilot's client is in one call of this kind."""
-        if any(one.asking is not None and one.asked_at is None for one in self._nodes.values()):
+        if any(one.is_being_asked for one in self._nodes.values()):
             return
         for key, number in needed.items():
             staying = [one for one in self._nodes.values() if one.key == key and one.ends_at is None]
@@ -254,6 +275,7 @@ class SkyNodes:
             node = SkyNode(name, kind, place, now)
             self._nodes[name] = node
             node.asking = self._clusters.launch(name, kind, *self._places[place])
+            node.asking.add_done_callback(lambda _: self._wake())
             return
 
     def _troubles(self, needed: Mapping[tuple[str, str], int]) -> str:

@@ -64,9 +64,9 @@ class SkyPilotProvisioner:
         if clusters is None:
             clusters = SkyPilotClusters(read_task(words), joining_of(pool, resource))
         self._warn, self._joined = warn, joined
-        self._nodes = SkyNodes(prefix or pool_prefix(pool), clusters, leave, self._give_notice)
         self._away = ""
         self._changed, self._closed = threading.Event(), threading.Event()
+        self._nodes = SkyNodes(prefix or pool_prefix(pool), clusters, leave, self._give_notice, self._changed.set)
         self._thread = threading.Thread(target=self._run, name="lightning-core-skypilot", daemon=True)
         self._thread.start()
 

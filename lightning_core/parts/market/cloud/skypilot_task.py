@@ -104,13 +104,13 @@ def check_task(task: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}: {reason}")
     if task.get("num_nodes", 1) != 1:
         raise ValueError(f"num_nodes must be 1, as the pool asks for each node, got {task['num_nodes']}")
-    resources = task.get("resources") or {}
+    resources: Any = task.get("resources") or {}
     if not isinstance(resources, Mapping):
         raise ValueError(f"resources must be a mapping, got {resources!r}")
     offers = [one for key in ("any_of", "ordered") for one in resources.get(key) or ()]
-    for several in (resources, *(one for one in offers if isinstance(one, Mapping))):
+    for offer in (resources, *(one for one in offers if isinstance(one, Mapping))):
         for key, reason in REFUSED_RESOURCES.items():
-            if key in several:
+            if key in offer:
                 raise ValueError(f"resources.{key}: {reason}")
     for several in ("envs", "secrets"):
         for key in task.get(several) or ():
