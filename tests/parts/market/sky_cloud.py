@@ -107,7 +107,8 @@ def api_server(folder: Path, port: int) -> Iterator[dict[str, str]]:
     try:
         yield environment
     finally:
-        end_server(server)
+        end_servers(environment)
+        server.wait()
         for name in machines(cloud):
             switch_off(cloud, name)
         shutil.rmtree(home, ignore_errors=True)
@@ -131,11 +132,14 @@ def start_server(folder: Path, environment: dict[str, str]) -> subprocess.Popen[
         time.sleep(0.5)
 
 
-def end_server(server: subprocess.Popen[bytes]) -> None:
-    """Kill an API server with all its processes, which are a group."""
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+def end_servers(environment: dict[str, str]) -> None:
+    """Kill the API server of clients, which they may have started themselves, with all its processes, a group."""
+    port = f"--port={environment['SKYPILOT_API_SERVER_LOCAL_PORT']}"
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (path / "cmdline").read_text().split("\0")
+            if "sky.server.server" in words and port in words:
+                os.killpg(int(path.name), signal.SIGKILL)
 
 
 # ------------------------------------------------------------------------------------------------ within the server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,8 +19,6 @@ pytest.importorskip("sky", reason="make setup-skypilot")
 def test_skypilot(story: str) -> None:
     with tempfile.TemporaryDirectory(prefix="lc-", ignore_cleanup_errors=True) as folder:
         words = [sys.executable, "-m", "tests.parts.market.skypilot_stories", story, folder]
-        said = subprocess.run(
-            words, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False, timeout=3000
-        )
+        said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000)
         log = Path(folder) / "server.log"
         assert said.returncode == 0, said.stdout + said.stderr + (log.read_text()[-5000:] if log.exists() else "")

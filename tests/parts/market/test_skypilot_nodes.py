@@ -405,13 +405,14 @@ def test_nothing_is_done_while_the_server_is_away() -> None:
     assert world.nodes.present() == NodeCounts(2, 0)
 
 
-@given(
-    st.lists(st.sampled_from(["want", "up", "fail", "leave", "end", "preempt", "away", "back", "lose", "late", "step"]))
-)
+EVENTS = ("want", "up", "fail", "leave", "end", "preempt", "away", "back", "lose", "late", "step")
+
+
+@given(st.lists(st.sampled_from(EVENTS)))
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_happens_no_cluster_is_left_and_what_is_wanted_comes(events: list[str]) -> None:
     """Rule: a cluster that is there is known, and no more are paid for than were ever wanted at once."""
-    world, sky = World(), Sky()
+    sky = Sky()
     world = World(sky)
     number = 0
     for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from lightning_core.errors import LightningCoreError
 from lightning_core.parts.market.cloud.skypilot_task import Joining, joined_task, overrides
 
 T = TypeVar("T")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 INSTALL = "SkyPilot is not installed: run pip install -c constraints.txt '.[skypilot]' in the clone"
 # Seconds that a call of SkyPilot may take; only a launch may upload files.
 CALL_SECONDS, LAUNCH_SECONDS = 120.0, 900.0
@@ -176,8 +178,15 @@ def load_sky() -> Any:
 
 
 def error_words(error: BaseException) -> str:
-    """Return an error of SkyPilot's on one line."""
-    return " ".join(f"SkyPilot: {error}".split()) if str(error) else f"SkyPilot: {type(error).__name__}"
+    r"""Return an error of SkyPilot's on one line, without its colours.
+
+    Example::
+
+        >>> error_words(RuntimeError("\x1b[31mFailed\x1b[0m:\n no capacity")), error_words(TimeoutError())
+        ('SkyPilot: Failed: no capacity', 'SkyPilot: TimeoutError')
+    """
+    words = " ".join(_COLOUR.sub("", str(error)).split())
+    return f"SkyPilot: {words or type(error).__name__}"
 
 
 def in_thread(call: Callable[[], T]) -> Future[T]:
