@@ -176,7 +176,7 @@ if os.environ.get("IS_SKYPILOT_SERVER"):
                 ["bash", "-c", detach, "machine", "bash", "-c", task["run"]], stdout=subprocess.PIPE, check=True,
                 env={**os.environ, **task["envs"], "LOG": str(HERE / f"{name}.log")},
             )  # fmt: skip
-            labels = dict(one.split("=") for one in task["envs"]["LIGHTNING_CORE_LABELS"].split(","))
+            labels = dict(one.split("=") for one in task["envs"]["LIGHTNING_CORE_NODE_LABELS"].split(","))
             machine = {"pid": int(pid.stdout), "cluster": cluster, "zone": zone, "type": node["type"],
                        "spot": bool(node["spot"]), "autostop": task["autostop"],
                        "labels": labels}  # fmt: skip

@@ -52,7 +52,7 @@ class World:
     def write(self, **resources: Any) -> None:
         """Write the user's file."""
         self.file.write_text(
-            yaml.safe_dump({"resources": resources, "envs": {"LIGHTNING_CORE_RAY": str(self.folder / "ray")}})
+            yaml.safe_dump({"resources": resources, "envs": {"LIGHTNING_CORE_NODE_RAY": str(self.folder / "ray")}})
         )
 
     def provisioner(self) -> SkyPilotProvisioner:

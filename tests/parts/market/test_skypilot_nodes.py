@@ -533,7 +533,7 @@ TASK = """
 resources: {accelerators: "A100:1", any_of: [{infra: aws}, {infra: k8s}]}
 workdir: code
 file_mounts: {/data: ~/data, /more: "s3://bucket/more", /old: {source: "s3://bucket"}}
-envs: {LIGHTNING_CORE_RAY: ~/venv/bin/ray, A: "1"}
+envs: {LIGHTNING_CORE_NODE_RAY: ~/venv/bin/ray, A: "1"}
 setup: pip install .
 """
 
@@ -559,9 +559,13 @@ def test_the_file_of_a_task_has_absolute_paths_wherever_the_pool_runs(tmp_path: 
         ("resources: {any_of: [{use_spot: true}]}", "resources.use_spot: the market says"),
         ("resources: {autostop: 5}", "resources.autostop: a node ends with the pool"),
         ("resources: a100", "resources must be a mapping, got 'a100'"),
-        ("envs: {LIGHTNING_CORE_LABELS: a}", "envs.LIGHTNING_CORE_LABELS: names that begin with LIGHTNING_CORE_ are"),
+        (
+            "envs: {LIGHTNING_CORE_NODE_LABELS: a}",
+            "envs.LIGHTNING_CORE_NODE_LABELS: names that begin with LIGHTNING_CORE_NODE_",
+        ),
         ("[]", "expected the keys of a SkyPilot task"),
-        ("a: [", "node.yaml: while parsing"),
+        ("a: [", "node.yaml:1:5: not YAML"),
+        ("a: 1\na: 2", "node.yaml"),
     ],
 )
 def test_a_task_that_asks_for_what_the_pool_decides_is_refused(text: str, error: str, tmp_path: Path) -> None:
@@ -571,7 +575,7 @@ def test_a_task_that_asks_for_what_the_pool_decides_is_refused(text: str, error:
 
 
 def test_a_file_that_is_not_there_or_not_named_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="No such file"):
+    with pytest.raises(ValueError, match="node.yaml: not found"):
         check_provision(f"skypilot {tmp_path}/node.yaml", simulated=False)
     with pytest.raises(ValueError, match="skypilot takes the file of a SkyPilot task, got none"):
         check_provision("skypilot", simulated=False)
@@ -590,14 +594,17 @@ def test_the_token_is_a_secret_and_in_no_command() -> None:
     assert "key-of-ray" not in repr(joining) + JOIN + repr(made["envs"])
     assert made["secrets"] == {"B": "b", "RAY_AUTH_TOKEN": "key-of-ray"}
     assert made["envs"]["RAY_AUTH_MODE"] == "token"
-    assert set(made["envs"]["LIGHTNING_CORE_LABELS"].split(",")) == {
+    assert set(made["envs"]["LIGHTNING_CORE_NODE_LABELS"].split(",")) == {
         "ray.io/market-type=spot", "lightning-core/pool=night", "lightning-core/node=lc-1",
         "ray.io/availability-zone=us-east-1a", "lightning-core/instance-type=p3",
     }  # fmt: skip
-    assert (made["envs"]["LIGHTNING_CORE_GPUS"], made["envs"]["LIGHTNING_CORE_RESOURCES"]) == ("1", "{}")
+    assert (made["envs"]["LIGHTNING_CORE_NODE_GPUS"], made["envs"]["LIGHTNING_CORE_NODE_RESOURCES"]) == ("1", "{}")
     bare = joined_task({}, Joining("a:1", "", "night", "device"), "lc-2", "on-demand", "", "")
     assert "secrets" not in bare
-    assert (bare["envs"]["LIGHTNING_CORE_GPUS"], bare["envs"]["LIGHTNING_CORE_RESOURCES"]) == ("0", '{"device": 1}')
+    assert (bare["envs"]["LIGHTNING_CORE_NODE_GPUS"], bare["envs"]["LIGHTNING_CORE_NODE_RESOURCES"]) == (
+        "0",
+        '{"device": 1}',
+    )
     assert overrides("spot", "a", "") == {"use_spot": True, "zone": "a"}
     assert overrides("on-demand", "", "p3") == {"use_spot": False, "instance_type": "p3"}
 

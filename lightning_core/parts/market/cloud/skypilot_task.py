@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from lightning_core.bundle.problems import BundleError
+from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.cluster.ray_nodes import MARKET_LABEL, POOL_LABEL
 from lightning_core.parts.market.cloud.provisioner import NODE_LABEL, SPOT, place_labels
-from lightning_core.regular_files import read_text
 
-MAX_BYTES = 2**20
 # Name of this provisioner in `provision: NAME FILE`.
 NAME = "skypilot"
 # Prefix of the variables that tell a machine how to join; of these, a file may set the path of Ray's command.
-PREFIX, RAY_COMMAND = "LIGHTNING_CORE_", "LIGHTNING_CORE_RAY"
+PREFIX, RAY_COMMAND = "LIGHTNING_CORE_NODE_", "LIGHTNING_CORE_NODE_RAY"
 # Keys that a file may not have, with the reason, at its top and in its resources.
 REFUSED = {
     "run": "the pool runs Ray on a node: put what prepares it into setup",
@@ -72,12 +70,9 @@ def read_task(words: Sequence[str]) -> dict[str, Any]:
     if len(words) != 1:
         raise ValueError(f"provision: {NAME} takes the file of a SkyPilot task, got {' '.join(words) or 'none'}")
     path = Path(words[0]).absolute()
-    try:
-        content = yaml.safe_load(read_text(path, MAX_BYTES))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    content, problems = load_yaml(path, quoting=False)  # it may hold secrets
+    if problems.messages:
+        raise BundleError(problems.messages)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: expected the keys of a SkyPilot task, such as resources and setup")
     try:
