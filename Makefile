@@ -1,4 +1,4 @@
-# make setup | demo | again | lora | gallery | test | docs | coverage | test-nightly | mutants | reliability | bench-PART.NAME | gpu-check | gpu-evidence
+# make setup | demo | again | lora | gallery | test | docs | coverage | test-nightly | test-skypilot | mutants | reliability | bench-PART.NAME | gpu-check | gpu-evidence
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
@@ -19,7 +19,7 @@ define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
 
-.PHONY: setup setup-lora setup-loggers demo again lora gallery docs test coverage test-pure test-stories test-live test-nightly mutants reliability results lint gpu-check gpu-evidence
+.PHONY: setup setup-lora setup-loggers setup-skypilot demo again lora gallery docs test coverage test-pure test-stories test-live test-nightly test-skypilot mutants reliability results lint gpu-check gpu-evidence
 
 setup: $(VENV)/.ready
 
@@ -42,6 +42,15 @@ setup-lora: setup
 # W&B and MLflow, 190 MB with what they need.
 setup-loggers: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[loggers]'
+
+# SkyPilot, 140 MB with what it needs. It wants older versions of click and uvicorn than are in the environment of the
+# tests: they stand in one of its own, on top of that.
+SKYPILOT := .venv-skypilot
+setup-skypilot: setup
+	test -x $(SKYPILOT)/bin/python || $(RUN)/python -m venv $(SKYPILOT)
+	$(RUN)/python -c 'import sys; print(*[path for path in sys.path if path.endswith("site-packages")], sep="\n")' \
+		> $$($(SKYPILOT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth
+	$(SKYPILOT)/bin/python -m pip install --quiet -c constraints.txt -e '.[skypilot]'
 
 lora: setup-lora
 	$(RUN)/python examples/spot_lora.py
@@ -83,6 +92,10 @@ test-live: setup
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 0.5 in test-pure, 1 elsewhere).
 test-nightly: setup-lora setup-loggers coverage test-stories
 	$(call run_tests,nightly,-m 'nightly and not gpu')
+
+# The provisioner on the real SkyPilot, whose cloud is made of processes: a quarter of an hour.
+test-skypilot: setup-skypilot
+	OMP_NUM_THREADS=1 $(SKYPILOT)/bin/python -m pytest -q -m nightly tests/parts/market/test_skypilot_nightly.py
 
 # A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such
 # as --most 0 for all mutants of each, --seed for another sample, and --again for those that survived the last time.

@@ -25,7 +25,7 @@ from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle_runner import CLOSE_TIMEOUT, SHUTDOWN_GRACE, BundleRunner
 from lightning_core.cluster.device_groups import LOCATION_LABEL
 from lightning_core.cluster.local_machines import HEALTH
-from lightning_core.cluster.nodes_back import give_nodes_back
+from lightning_core.cluster.nodes_back import give_nodes_back, still_billed
 from lightning_core.cluster.pool_manager import start_pool_manager
 from lightning_core.cluster.ray_calls import answer, call
 from lightning_core.cluster.ray_cluster import has_token, start_local_ray
@@ -265,5 +265,5 @@ class Cluster:
     def _give_back(self, provisioner: Actor) -> None:
         """Give all nodes back, and log an error if some remain."""
         if not give_nodes_back(provisioner):
-            log.error("nodes may still be running and billed; check your cloud console")
+            log.error("%s", still_billed(provisioner))
         ray.kill(provisioner)

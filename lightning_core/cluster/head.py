@@ -322,7 +322,7 @@ def _close_pool(head: Mapping[str, Any], now: bool, received: list[int]) -> None
 
 def _give_nodes_back(ray: Any, name: str) -> None:
     """Have the provisioner return all nodes, if the pool has one, and print a warning if some remain."""
-    from lightning_core.cluster.nodes_back import give_nodes_back
+    from lightning_core.cluster.nodes_back import give_nodes_back, still_billed
     from lightning_core.server.ray_settings import NAMESPACE
 
     try:
@@ -330,7 +330,7 @@ def _give_nodes_back(ray: Any, name: str) -> None:
     except ValueError:
         return
     if not give_nodes_back(provisioner):
-        print("nodes may still be running and billed; check your cloud console", file=sys.stderr)
+        print(still_billed(provisioner), file=sys.stderr)
     ray.kill(provisioner)
 
 

@@ -54,6 +54,10 @@ def read_market(value: Any, folder: Path) -> MarketSection:
     if unknown := [key for key in value if key not in MARKET_KEYS]:
         raise ValueError(f"unknown key {unknown[0]!r}{did_you_mean(str(unknown[0]), MARKET_KEYS)}")
     commands = {key: str(value[key]) for key in COMMANDS if value.get(key) is not None}
+    if "provision" in commands:
+        from lightning_core.parts.market.cloud import anchor_provision
+
+        commands["provision"] = anchor_provision(commands["provision"], folder)
     if "quotes" in commands and (recorded := [key for key in RECORDED if key in value]):
         raise ValueError(f"{recorded[0]} is of a recorded market, and quotes names a command that quotes it")
     budget = None

@@ -284,6 +284,50 @@ def test_giving_back_closes_the_provisioner(world: World) -> None:
     run(story)
 
 
+def test_giving_back_names_the_nodes_that_the_provisioner_has_not_ended(world: World) -> None:
+    async def story() -> None:
+        world.want(1)
+        world.provisioner.remaining = lambda: ["lc-1"]  # type: ignore[attr-defined]
+        world.provisioner.close_seconds = 30.0  # type: ignore[attr-defined]
+        actor = world.start()
+        await until_async(lambda: len(world.there) == 1)
+        before = provisioner_actor.GIVE_BACK_TIMEOUT - provisioner_actor.CLOSE_TIMEOUT
+        assert await actor.patience() == before + 30.0
+        assert await actor.give_back() is False
+        assert await actor.remaining() == ["lc-1"]
+
+    run(story)
+
+
+def test_giving_back_waits_for_a_provisioner_that_is_being_made_and_closes_it(world: World) -> None:
+    """Else an actor that has just been restarted would leave what an earlier one has launched."""
+
+    async def story() -> None:
+        actor = world.start()
+        assert actor._provisioner.provisioner is None
+        assert await actor.give_back() is True
+        assert world.provisioner.closed
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(["lc-1", "lc-2"], "check your cloud console: lc-1, lc-2"), ([], "check your cloud console"), (None, "console")],
+)
+def test_the_warning_about_nodes_that_are_left_names_them(
+    names: list[str] | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(_: Any, timeout: float) -> Any:
+        if names is None:
+            raise ActorDiedError()
+        return names
+
+    monkeypatch.setattr(ray, "get", get)
+    actor = SimpleNamespace(remaining=SimpleNamespace(remote=lambda: None))
+    assert nodes_back.still_billed(actor).endswith(words)
+
+
 @pytest.mark.parametrize(
     ("answers", "done"),
     [
@@ -298,14 +342,18 @@ def test_a_provisioner_that_is_being_restarted_is_asked_again_to_give_nodes_back
 ) -> None:
     left = iter(answers)
 
-    def get(_: Any, timeout: float) -> Any:
+    def get(call: str, timeout: float) -> Any:
+        if call == "patience":
+            return 0.0
         if isinstance(answer := next(left), Exception):
             raise answer
         return answer
 
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(nodes_back, "GIVE_BACK_TIMEOUT", 2.0)
-    actor = SimpleNamespace(give_back=SimpleNamespace(remote=lambda: None))
+    monkeypatch.setattr(nodes_back, "REPLY_TIMEOUT", 0.0)
+    calls = {name: SimpleNamespace(remote=lambda name=name: name) for name in ("patience", "give_back")}
+    actor = SimpleNamespace(**calls)
     assert nodes_back.give_nodes_back(actor) is done
 
 

@@ -29,7 +29,11 @@ LEAVE_SECONDS = 10.0
 
 @runtime_checkable
 class Provisioner(Protocol):
-    """Brings up nodes and returns them."""
+    """Brings up nodes and returns them.
+
+    It may have more: an attribute ``trouble``, which says in words what is wrong; ``close_seconds``, the seconds that
+    :meth:`close` may take; and a method ``remaining()``, which returns the names of nodes that may still be paid for.
+    """
 
     def scale_to(self, wanted: NodeCounts, places: Sequence[PlacedNodes] = ()) -> None:
         """Request that there be this many nodes; returns at once.
@@ -49,6 +53,14 @@ def list_marks() -> dict[str, str]:
 
     listed: Any = ray.nodes  # it has no types
     return {node["NodeID"]: node["Labels"][NODE_LABEL] for node in listed() if NODE_LABEL in node["Labels"]}
+
+
+def joined_marks() -> set[str]:
+    """Return the :data:`NODE_LABEL` of each node that is in the joined Ray."""
+    import ray
+
+    listed: Any = ray.nodes  # it has no types
+    return {node["Labels"][NODE_LABEL] for node in listed() if node["Alive"] and NODE_LABEL in node["Labels"]}
 
 
 def list_zones() -> dict[str, tuple[str, str]]:

@@ -76,6 +76,7 @@ class ProvisionerActor:
         self._closed = False
         self._troubles = Troubles()
         self._provisioner = AskedProvisioner(self._make, self._troubles)
+        self._remaining: list[str] = []
         self._simulated: SimulatedProvisioner | None = None
         self._offers: Quoted | None = None  # the current offers
         self._seen: NodesSeen | None = None
@@ -92,22 +93,32 @@ class ProvisionerActor:
         """Return the nodes that are there, and whether the lease is over."""
         return _counts(await asyncio.to_thread(self._listed)), self._lease.is_over(time.monotonic())
 
+    async def patience(self) -> float:
+        """Return the seconds that :meth:`give_back` may take."""
+        return GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT + self._close_seconds()
+
+    async def remaining(self) -> list[str]:
+        """Return the names of nodes that :meth:`give_back` has left, if its provisioner knows them."""
+        return self._remaining
+
     async def give_back(self) -> bool:
         """Give all nodes back for good; return whether none remains."""
         self._closed = True
         self._changed.set()
         until = time.monotonic() + GIVE_BACK_TIMEOUT - CLOSE_TIMEOUT
-        while (await self.held())[0].all and time.monotonic() < until:
+        # An actor that has just been restarted finds the nodes of the one before only once its provisioner is made.
+        while (self._provisioner.provisioner is None or (await self.held())[0].all) and time.monotonic() < until:
             await asyncio.sleep(AWAY_PAUSE)
         for task in self._tasks:
             task.cancel()
         if (provisioner := self._provisioner.provisioner) is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT):
+                async with asyncio.timeout(self._close_seconds()):
                     await asyncio.to_thread(provisioner.close)
+            self._remaining = list(getattr(provisioner, "remaining", list)())
         with suppress(RayError, ValueError, TimeoutError):  # the scheduler may be gone
             await self._tell_nodes()  # this ends the bill
-        return not (await self.held())[0].all
+        return not (await self.held())[0].all and not self._remaining
 
     # ------------------------------------------------------------------------------------------------ loops
 
@@ -219,6 +230,10 @@ class ProvisionerActor:
         await asyncio.sleep(LOOK_PAUSE)
 
     # ------------------------------------------------------------------------------------------------ within
+
+    def _close_seconds(self) -> float:
+        """Return the seconds that closing the provisioner may take."""
+        return float(getattr(self._provisioner.provisioner, "close_seconds", CLOSE_TIMEOUT))
 
     def _scheduler(self) -> Actor:
         return ray.get_actor(self._names[0], namespace=NAMESPACE)
