@@ -26,7 +26,8 @@ from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import FILE, JobCheckpointer
-from .checkpointing.job_writer import CheckpointNotSavedError, write
+from .checkpointing.job_writer import write
+from .checkpointing.shards import CheckpointNotSavedError
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .held_state import check_offload
@@ -367,7 +368,7 @@ class CoreCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self._serves(trainer) and self._options.launched:
-            self._checkpointer.take_from(checkpoint, checkpoint["callbacks"].get(self.state_key))
+            self._checkpointer.take_from(trainer, checkpoint, checkpoint["callbacks"].get(self.state_key))
 
     @override
     def state_dict(self) -> dict[str, Any]:
