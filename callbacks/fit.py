@@ -351,7 +351,9 @@ class Fit(Participant):
     def _keep_or_stop(self, trainer: pl.Trainer) -> None:
         """Save the model if it is the best so far, and stop if it meets the target; on all ranks together."""
         keeps, stops = self._best is not None and self._best.wanted is not None, self.steering.wants_stop
-        if self._ranks is not None and self._agrees:
+        if self._ranks is not None:
+            if not self._agrees:
+                return  # no model is kept, and the ranks agree after the batch that meets the target
             keeps, stops = self._ranks.told(keeps, stops)
         if keeps:
             self._keep()

@@ -158,8 +158,9 @@ def train(
 
     class Told(pl.Callback):
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-            if trainer.is_global_zero and leave_at and trainer.global_step == leave_at:
-                script.say(Grant("job", 9, 0.0, (), Reason("makes_room")))
+            if trainer.is_global_zero and leave_at and trainer.global_step >= leave_at:
+                fit: Any = core._fit
+                fit.mailbox.inbox.directive = Grant("job", 9, 0.0, (), Reason("makes_room"))
             if trainer.is_global_zero and hold_at and trainer.global_step == hold_at:
                 holder.start(of)
 

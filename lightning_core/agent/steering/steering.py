@@ -272,7 +272,7 @@ class Steering:
         except Exception as error:  # the other ranks wait for a decision, whatever happens here
             log.warning("%s: trains on as if it had been told to: %s: %s", self._job, type(error).__name__, error)
             action = Action.GO
-        if action is Action.GO and self.wants_stop:
+        if action in (Action.GO, Action.LEAVE) and self.wants_stop:
             action = Action.STOP
         action, agreed = self._ranks.agree(action, side_actions)
         self._hangs.moves += 1  # also while they are held
