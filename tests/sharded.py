@@ -251,3 +251,27 @@ def other_disk_on_rank_1(rank: int) -> None:
     is_dir = Path.is_dir
     if rank == 1:
         Path.is_dir = lambda self, **_: "unfinished-" not in str(self) and is_dir(self)  # type: ignore[method-assign, assignment]
+
+
+class LiveNet(ShardedNet):
+    """A sharded model for a live pool.
+
+    Args:
+        pause: Seconds that a batch sleeps.
+        bad_at: Batch at which the losses of its first incarnation become NaN; -1 for never.
+        mark: File by which a later incarnation knows that there was one.
+    """
+
+    def __init__(self, pause: float = 0.0, bad_at: int = -1, mark: str = "") -> None:
+        super().__init__()
+        self.pause, self.bad_at, self.mark = pause, bad_at, mark
+
+    def on_fit_start(self) -> None:
+        self.again = bool(self.mark) and Path(self.mark).exists()
+
+    def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if 0 <= self.bad_at <= self.global_step and not self.again:
+            Path(self.mark).touch()
+            return loss * float("nan")
+        return loss
