@@ -1,10 +1,12 @@
-"""Trainings on several ranks whose parameters may be sharded: jobs as a worker trains them, with a client of the test."""
+"""Trainings on several ranks whose parameters may be sharded, as a worker trains them; their client is the test's."""
 
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import parse_target
 from lightning_core.storage.job_checkpoints import checkpoint_folder, find
 from lightning_core.worker.process_group import Rank, joined_ranks, trainer_arguments
-from tests.callbacks.test_callback import Script, grant
+from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.matrix.training import digest
 from tests.tiny import QUIET, Batch, Net, Noisy, NoisyPoints
 
@@ -44,7 +46,6 @@ WHOLE: dict[str, Any] = {
         "class_path": MODEL_PARALLEL, "init_args": {"tensor_parallel_size": 2, "save_distributed_checkpoint": False}
     },
 }  # fmt: skip
-KIND = "gpu" if os.environ.get("TESTS_ON_GPUS") else "cpu"
 
 
 class ShardedNet(Net):
@@ -55,6 +56,8 @@ class ShardedNet(Net):
         self.body = torch.nn.Sequential(
             torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
         ).double()
+        self.bad_from = -1
+        self.losses: dict[int, float] = {}
 
     def configure_model(self) -> None:
         if self._device_mesh is None:  # DDP, or FSDP, which wraps the module itself
@@ -72,7 +75,9 @@ class ShardedNet(Net):
         index, x, y = batch
         self.seen.append(index.tolist())
         time.sleep(self.pause)
-        return torch.nn.functional.mse_loss(self.body(x.double()), y.double())
+        loss = torch.nn.functional.mse_loss(self.body(x.double()), y.double())
+        self.losses[self.global_step] = float(loss.detach())
+        return loss * float("nan") if 0 <= self.bad_from <= self.global_step else loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         _, x, y = batch
@@ -105,6 +110,10 @@ class PlainPoints(NoisyPoints):
 DATA = {"placed": NoisyPoints, "plain": PlainPoints, "elastic": ElasticPoints}
 
 
+def _kind() -> str:
+    return "gpu" if os.environ.get("TESTS_ON_GPUS") else "cpu"
+
+
 def whole(state: Any) -> Any:
     """Return a state with all parameters whole; called on all ranks."""
     if isinstance(state, DTensor):
@@ -114,7 +123,14 @@ def whole(state: Any) -> Any:
     return state
 
 
-def train(
+def train(home: str, column: str, incarnation: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Train as :func:`train_rank`, with its options as plain data."""
+    if _kind() == "gpu":  # as a worker, each rank sees one
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("RANK", "0")
+    return train_rank(home, column, incarnation, **options)
+
+
+def train_rank(
     home: str,
     column: str,
     incarnation: int = 1,
@@ -129,6 +145,8 @@ def train(
     hold_at: int = 0,
     fault: str = "",
     dropout: bool = True,
+    bad_from: int = -1,
+    pause: float = 0.0,
 ) -> dict[str, Any]:
     """Train one incarnation of a job on one of its ranks, and return what a test compares.
 
@@ -146,6 +164,8 @@ def train(
         hold_at: Batch at which it is held for a moment.
         fault: Name of a function of this module that is called before it trains.
         dropout: Whether the model draws random numbers.
+        bad_from: Batch from which the losses are NaN; -1 for never.
+        pause: Seconds that a batch sleeps.
     """
     torch.set_num_threads(1)
     number, of = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -154,7 +174,7 @@ def train(
     folder = checkpoint_folder(Path(home), incarnation)
     folder.mkdir(parents=True, exist_ok=True)
     script = Script(grant(1, 1.0)._replace(devices=tuple(range(of))))
-    holder = _HeldFor(script)
+    holder = _HeldFor(of)
 
     class Told(pl.Callback):
         def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
@@ -162,7 +182,7 @@ def train(
                 fit: Any = core._fit
                 fit.mailbox.inbox.directive = Grant("job", 9, 0.0, (), Reason("makes_room"))
             if trainer.is_global_zero and hold_at and trainer.global_step == hold_at:
-                holder.start(of)
+                holder.start(core._fit, model)
 
     if fault:
         globals()[fault](number)
@@ -172,13 +192,14 @@ def train(
             "job", parse_target(target), client=script, devices=tuple(range(of)), folder=folder, save_every=save_every,
             keep_best=Path(home) if keep_best else False, every=1,
         )  # fmt: skip
-        arguments = trainer_arguments(rank, KIND, strategy)
+        arguments = trainer_arguments(rank, _kind(), strategy)
         made = arguments.get("strategy")
-        options: dict[str, Any] = {**QUIET, "accelerator": KIND, "devices": 1, **arguments}
+        options: dict[str, Any] = {**QUIET, "accelerator": _kind(), "devices": 1, **arguments}
         if made is not None:
             options["strategy"] = getattr(pl.strategies, strategy.name)(**made["init_args"])
         trainer = pl.Trainer(**options, max_epochs=-1, callbacks=[core, Told()])
         model = ShardedNet()
+        model.bad_from, model.pause = bad_from, pause
         if not dropout:
             model.body[2] = torch.nn.Identity()
         found = find(folder)
@@ -190,42 +211,78 @@ def train(
             if "Job" not in ended:
                 raise
         holder.join()
-        weights = whole(trainer.strategy.lightning_module_state_dict())
         return {
-            "ended": ended, "steps": trainer.global_step, "weights": digest(weights), "numbers": _numbers(weights),
-            "moments": digest([whole(o.state_dict()["state"]) for o in trainer.optimizers]), "seen": model.seen,
-            "rate": trainer.optimizers[0].param_groups[0]["lr"], "best": core.best_model_path,
-            "held": holder.stood_still,
+            "ended": ended, "steps": trainer.global_step,
+            "losses": {str(step): loss for step, loss in model.losses.items()},
+            "weights": "" if column == "FSDP" else digest(whole(trainer.strategy.lightning_module_state_dict())),
+            "seen": model.seen, "best": core.best_model_path, "held": holder.stood_still,
             "saved": None if core.last_checkpoint is None else list(core.last_checkpoint),
         }  # fmt: skip
-
-
-def _numbers(weights: Any) -> list[float]:
-    return [float(number) for value in weights.values() for number in value.double().reshape(-1)]
 
 
 class _HeldFor:
     """Holds a job for a moment, and looks whether it stands still meanwhile."""
 
-    def __init__(self, script: Script) -> None:
-        self._script, self._thread, self.stood_still = script, threading.Thread(), False
+    def __init__(self, of: int) -> None:
+        self._devices = tuple(range(of))
+        self._thread = threading.Thread()
+        self.stood_still = False
 
-    def start(self, of: int) -> None:
-        self._thread = threading.Thread(target=self._hold, args=(of,))
-        self._thread.start()
+    def start(self, fit: Any, model: ShardedNet) -> None:
+        if self._thread.ident is None:
+            fit.mailbox.inbox.directive = Grant("job", 2, 0.0, self._devices, Reason("fixed_share"))
+            self._thread = threading.Thread(target=self._hold, args=(fit.mailbox.inbox, model))
+            self._thread.start()
 
-    def _hold(self, of: int) -> None:
-        devices = tuple(range(of))
-        self._script.say(Grant("job", 2, 0.0, devices, Reason("fixed_share")))
+    def _hold(self, inbox: Any, model: ShardedNet) -> None:
         time.sleep(0.5)
-        before = self._script.reports[-1].batches
+        before = len(model.losses)
         time.sleep(0.3)
-        self.stood_still = self._script.reports[-1].batches == before
-        self._script.say(Grant("job", 3, 1.0, devices, Reason("fixed_share")))
+        self.stood_still = len(model.losses) == before
+        inbox.take(Grant("job", 3, 1.0, self._devices, Reason("fixed_share")))
 
     def join(self) -> None:
         if self._thread.ident is not None:
             self._thread.join()
+
+
+def train_in_slurm(folder: str, column: str, batches: int, warned_after: float = 0.0) -> list[Any]:
+    """Train a script in a Slurm job of two tasks, which sends each of them a signal; return its first and last step.
+
+    Args:
+        folder: Default root folder of its Trainer.
+        column: Head of the column of the strategy.
+        batches: Batches that it trains.
+        warned_after: Seconds of training after which the signal comes; 0 for never.
+    """
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+
+    torch.set_num_threads(1)
+    rank = int(os.environ["RANK"])
+    told = {"JOB_ID": "7", "NTASKS": "2", "NTASKS_PER_NODE": "2", "JOB_NAME": "train", "PROCID": str(rank),
+            "LOCALID": str(rank), "NODEID": "0", "NODELIST": "localhost"}  # fmt: skip
+    os.environ |= {f"SLURM_{name}": value for name, value in told.items()}
+    os.environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
+    steps: list[int] = []
+
+    class Warned(pl.Callback):
+        def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+            steps.append(trainer.global_step)
+            if warned_after and len(steps) == 1:  # not to both at once, as real signals come
+                threading.Timer(warned_after + 0.007 * rank, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+    pl.seed_everything(5, verbose=False)
+    strategy = read_strategy(STRATEGIES[column])
+    made = getattr(pl.strategies, strategy.name)(**strategy.for_ranks(2, "gloo", timedelta(seconds=20))["init_args"])
+    core = ConnectedScript("job", "1000000 batches", client=Script(grant(1, 1.0)))
+    trainer = pl.Trainer(
+        **QUIET, max_steps=batches, max_epochs=-1, devices=2, strategy=made,
+        callbacks=[core, Warned()], plugins=[SLURMEnvironment()], default_root_dir=folder,
+    )  # fmt: skip
+    model = ShardedNet()
+    model.pause = 0.01
+    trainer.fit(model, datamodule=NoisyPoints())
+    return [steps[0], trainer.global_step]
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
@@ -235,7 +292,8 @@ def full_disk_on_rank_1(rank: int) -> None:
     """Let the first checkpoint of rank 1 find no space."""
     from torch.distributed.checkpoint import filesystem
 
-    write, failed = filesystem.FileSystemWriter.write_data, []
+    write = filesystem.FileSystemWriter.write_data
+    failed: list[bool] = []
 
     def once(self: Any, *args: Any, **options: Any) -> Any:
         if rank == 1 and not failed:
@@ -250,7 +308,7 @@ def other_disk_on_rank_1(rank: int) -> None:
     """Let rank 1 not see what rank 0 writes."""
     is_dir = Path.is_dir
     if rank == 1:
-        Path.is_dir = lambda self, **_: "unfinished-" not in str(self) and is_dir(self)  # type: ignore[method-assign, assignment]
+        Path.is_dir = lambda self, **_: "unfinished-" not in str(self) and is_dir(self)  # type: ignore[method-assign]
 
 
 class LiveNet(ShardedNet):
@@ -258,20 +316,20 @@ class LiveNet(ShardedNet):
 
     Args:
         pause: Seconds that a batch sleeps.
-        bad_at: Batch at which the losses of its first incarnation become NaN; -1 for never.
+        bad_from: Batch from which the losses of its first incarnation are NaN; -1 for never.
         mark: File by which a later incarnation knows that there was one.
     """
 
-    def __init__(self, pause: float = 0.0, bad_at: int = -1, mark: str = "") -> None:
+    def __init__(self, pause: float = 0.0, bad_from: int = -1, mark: str = "") -> None:
         super().__init__()
-        self.pause, self.bad_at, self.mark = pause, bad_at, mark
+        self.pause, self.bad_from, self.mark = pause, bad_from, mark
 
     def on_fit_start(self) -> None:
-        self.again = bool(self.mark) and Path(self.mark).exists()
+        if self.mark and Path(self.mark).exists():
+            self.bad_from = -1
 
     def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
         loss = super().training_step(batch, batch_idx)
-        if 0 <= self.bad_at <= self.global_step and not self.again:
+        if loss.isnan():
             Path(self.mark).touch()
-            return loss * float("nan")
         return loss

@@ -12,8 +12,8 @@ Rules
    before its end would continue there instead of starting over; then rule 3 applies only if there is no exact point
    within an epoch.
 4. The first rank writes the file with :class:`~.checkpoint_io.SafeCheckpointIO`; the others learn whether it succeeded.
-   Shards are written by all ranks (:mod:`.shards`). After a failure training continues, saving is tried again after a growing pause, and the job does not leave before it
-   is saved.
+   Shards are written by all ranks (:mod:`.shards`). After a failure training continues, saving is tried again after a
+   growing pause, and the job does not leave before it is saved.
 5. A resizable job can resume on another number of ranks from each of its checkpoints: rule 2 applies if any number of
    ranks can load the state of each training loader (``any_ranks``), else rule 3. What Lightning counts in batches of
    one rank is converted when the checkpoint is loaded.

@@ -21,7 +21,7 @@ import lightning.pytorch as pl
 import torch.distributed
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from lightning_core.core.events import Checkpoint
 from lightning_core.errors import LightningCoreError
@@ -80,7 +80,8 @@ class _ShardWriter:
             names = self._first(lambda: names_in(folder))
             sealed = self._do(lambda: seal(folder, names[self._rank :: self._ranks]))
             listed = {name: file for of_rank in sealed for name, file in of_rank.items()}
-            return self._first(lambda: self._files.complete(place, batches, listed))
+            saved: Checkpoint = self._first(lambda: self._files.complete(place, batches, listed))
+            return saved
         except BaseException:
             if self._rank == 0:
                 self._files.abandon(place)
@@ -106,7 +107,7 @@ class _ShardWriter:
         done, error = None, None
         if self._rank == 0:
             done, error = _attempt(do)
-        done, told = self._strategy.broadcast((done, None if error is None else _told(error)))
+        done, told = self._strategy.broadcast((done, None if error is None else _told(error, 0)))
         if told is not None:
             raise CheckpointNotSavedError(*told) from error
         return done
@@ -114,14 +115,13 @@ class _ShardWriter:
     def _do(self, do: Any) -> list[Any]:
         """Do something on all ranks; return what each of them returns, in order."""
         done, error = _attempt(do)
-        found: list[Any] = [(done, None if error is None else _told(error))]
+        found: list[Any] = [(done, None if error is None else _told(error, self._rank))]
         if self._ranks > 1:
             found, own = [None] * self._ranks, found[0]
             torch.distributed.all_gather_object(found, own)
-        for rank, (_, told) in enumerate(found):
+        for _, told in found:
             if told is not None:
-                number, message = told
-                raise CheckpointNotSavedError(number, f"{message} (rank {rank})") from error
+                raise CheckpointNotSavedError(*told) from error
         return [done for done, _ in found]
 
 
@@ -132,9 +132,10 @@ def _attempt(do: Any) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """Return the number and the message of an error, for the other ranks."""
+def _told(error: BaseException, rank: int) -> tuple[int, str]:
+    """Return the number and the message of an error of a rank, for the other ranks."""
     if isinstance(error, CheckpointException) and error.failures:
-        error = next(iter(error.failures.values()))[0]
+        rank, (error, _) = next(iter(error.failures.items()))
     number = error.errno if isinstance(error, OSError) else None
-    return number or errno.EIO, getattr(error, "strerror", None) or str(error) or type(error).__name__
+    message = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return number or errno.EIO, f"shards not saved by rank {rank}: {message}"

@@ -1,7 +1,7 @@
 """Strategies of launched jobs: which a config may name, what each can do, and what the launcher adds to it.
 
-A config names a strategy as Lightning does, by a short name or a class path with arguments. Without one a job on several
-devices trains with DDP. The launcher says how many ranks there are, and how they speak to each other.
+A config names a strategy as Lightning does, by a short name or a class path with arguments. Without one, a job on
+several devices trains with DDP. The launcher says how many ranks there are, and how they speak to each other.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ SHORT: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 EXPECTED = f"expected {', '.join(SHORT)}, or the class path of {DDP}, {FSDP} or {MODEL_PARALLEL}"
 # Arguments that only the launcher knows.
 OF_LAUNCHER = ("accelerator", "parallel_devices", "cluster_environment", "process_group_backend", "timeout")
+_STARTS_PROCESSES = "starts processes of its own, and the launcher has started one for each device; use ddp"
 # Why a strategy cannot be that of a launched job, by a part of its name.
 REFUSED_STRATEGIES = {
-    "deepspeed": "DeepSpeed loads its checkpoints by unpickling whatever is in them, and on as many ranks only; use fsdp "
-    f"or {MODEL_PARALLEL}",
-    "spawn": "starts processes of its own, and the launcher has started one for each device; use ddp",
-    "fork": "starts processes of its own, and the launcher has started one for each device; use ddp",
-    "notebook": "starts processes of its own, and the launcher has started one for each device; use ddp",
+    "deepspeed": "DeepSpeed unpickles whatever is in its checkpoints, and loads them on as many ranks only; "
+    f"use fsdp or {MODEL_PARALLEL}",
+    **dict.fromkeys(("spawn", "fork", "notebook"), _STARTS_PROCESSES),
 }
 
 
@@ -96,7 +95,8 @@ def read_strategy(value: Any) -> JobStrategy:
     """
     if value is None:
         return JobStrategy(DDP, {})
-    path, arguments = value, {}
+    path: Any = value
+    arguments: Any = {}
     if isinstance(value, Mapping):
         path, arguments = value.get("class_path"), value.get("init_args") or {}
     if not isinstance(path, str) or not isinstance(arguments, Mapping):
@@ -166,8 +166,8 @@ def check_strategy(
         alike, apart = strategy.tensor_parallel, strategy.arguments.get("data_parallel_size", "auto")
         if alike > 1 and min_devices < max_devices:
             at.add(
-                f"tensor_parallel_size {alike} needs a number of devices that stays, because the ranks of a tensor train "
-                f"on the same samples; got {min_devices} to {max_devices}: set devices"
+                f"tensor_parallel_size {alike} needs a number of devices that stays, because the ranks of a tensor "
+                f"train on the same samples; got {min_devices} to {max_devices}: set devices"
             )
         elif max_devices % alike or (apart != "auto" and (apart * alike != max_devices or min_devices < max_devices)):
             sizes = f"data_parallel_size {apart} and tensor_parallel_size {alike}"

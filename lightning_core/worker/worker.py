@@ -145,7 +145,11 @@ class Worker:
         device_lock = ArbiterClient(self._arbiter, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
-            with _output_to(log_file), modules_from(assignment.paths), joined_ranks(rank, strategy_of(assignment.config)):
+            with (
+                _output_to(log_file),
+                modules_from(assignment.paths),
+                joined_ranks(rank, strategy_of(assignment.config)),
+            ):
                 callback = LaunchedCallback(
                     assignment.job,
                     assignment.target,

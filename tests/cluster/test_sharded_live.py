@@ -63,7 +63,7 @@ def test_a_job_that_is_paused_resumes_from_its_shards(three: Cluster, tmp_path: 
 
 def test_a_job_with_nan_losses_goes_back_to_its_last_shards(three: Cluster, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    job = sharded(200, init={"bad_at": 100, "mark": str(mark)}, devices=2, on_nan="restart", save_every="0.3s")
+    job = sharded(200, init={"bad_from": 100, "mark": str(mark)}, devices=2, on_nan="restart", save_every="0.3s")
     [status] = run(three, tmp_path / "run", pair=job).jobs
     assert (status.verdict, status.incarnation) == (Verdict.MET, 2)
     assert mark.exists()
