@@ -105,8 +105,9 @@ class CoreCallback(pl.Callback):
         Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.
 
     .. note::
-        With several processes (DDP), rank 0 speaks for all. They hold, stop and leave together, after a training batch
-        and never during validation, and do not take turns with other jobs.
+        With several processes (DDP, FSDP, ``ModelParallelStrategy``), rank 0 speaks for all. They hold, stop and leave
+        together, after a training batch and never during validation, and do not take turns with other jobs. So are they
+        saved before the end of their Slurm job.
 
     Example::
 

@@ -273,10 +273,11 @@ def train_in_slurm(folder: str, column: str, batches: int, warned_after: float =
 
     pl.seed_everything(5, verbose=False)
     strategy = read_strategy(STRATEGIES[column])
-    made = getattr(pl.strategies, strategy.name)(**strategy.for_ranks(2, "gloo", timedelta(seconds=20))["init_args"])
+    backend = "gloo" if _kind() == "cpu" else "nccl"
+    made = getattr(pl.strategies, strategy.name)(**strategy.for_ranks(2, backend, timedelta(seconds=20))["init_args"])
     core = ConnectedScript("job", "1000000 batches", client=Script(grant(1, 1.0)))
     trainer = pl.Trainer(
-        **QUIET, max_steps=batches, max_epochs=-1, devices=2, strategy=made,
+        **{**QUIET, "accelerator": _kind()}, max_steps=batches, max_epochs=-1, devices=2, strategy=made,
         callbacks=[core, Warned()], plugins=[SLURMEnvironment()], default_root_dir=folder,
     )  # fmt: skip
     model = ShardedNet()

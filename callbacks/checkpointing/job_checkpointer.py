@@ -49,7 +49,7 @@ from .exact_points import (
     is_within_epoch,
     train_loaders,
 )
-from .job_writer import JobCheckpointIO, write
+from .job_writer import JobCheckpointIO, load_plain_data_only, write
 from .shards import CheckpointNotSavedError
 
 log = logger(__name__)
@@ -198,6 +198,7 @@ class JobCheckpointer:
         user_io = trainer.strategy.checkpoint_io
         if self._folder is not None and not isinstance(user_io, JobCheckpointIO):
             trainer.strategy.checkpoint_io = JobCheckpointIO(self._folder, user_io)
+            load_plain_data_only(trainer.strategy)
 
     def take_from(self, trainer: pl.Trainer, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Keep the state of the checkpoint; for a resized job, convert what is counted in batches of one rank.

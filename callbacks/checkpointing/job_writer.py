@@ -12,6 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
 from typing_extensions import override
 
 from lightning_core.agent.user_code.random_state import RandomStateKept
@@ -106,6 +107,14 @@ class JobCheckpointIO(CheckpointIO):
     @override
     def teardown(self) -> None:
         self._user_io.teardown()
+
+
+def load_plain_data_only(strategy: Strategy) -> None:
+    """Make a strategy that loads checkpoints without a plugin always do so with ``weights_only=True``."""
+    load = strategy.load_checkpoint
+    if strategy.restore_checkpoint_after_setup and "weights_only" in inspect.signature(load).parameters:
+        as_data: Any = lambda path, *_, **__: load(path, weights_only=True)  # noqa: E731
+        vars(strategy)["load_checkpoint"] = as_data
 
 
 def write(

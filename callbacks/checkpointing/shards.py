@@ -4,7 +4,7 @@ Rules
 
 1. Lightning writes the folder (``torch.distributed.checkpoint``), each rank its own shards, in a new folder beside the
    final place. It is listed and verified like the files of a script (:mod:`lightning_core.storage.saved_files`).
-2. All ranks make sure that they see the folder before they write, or nobody writes: a rank that fails alone would leave
+2. All ranks make sure that they see the folder before they write, or none writes: a rank that fails alone would leave
    the others waiting.
 3. Hashing is divided among the ranks. The first one writes the listing.
 4. Training waits until all is on the disk: Lightning has no asynchronous way to write shards.

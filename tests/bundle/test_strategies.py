@@ -1,9 +1,10 @@
-"""Strategies of launched jobs: what a config may name, what is refused with the reason, and what the ranks are given."""
+"""Strategies of launched jobs: what a config may name, what is refused and why, and what the ranks are given."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.lightning_config import build
 from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.strategies import SHORT, read_strategy, strategy_of, without_strategy
+from lightning_core.callbacks.checkpointing.job_writer import load_plain_data_only
 from lightning_core.callbacks.checkpointing.shards import saves_shards, whole_file_argument
 from lightning_core.callbacks.launched import LaunchedCallback
 from lightning_core.worker.process_group import Rank, trainer_arguments
@@ -63,7 +65,7 @@ def test_what_a_strategy_cannot_do_is_refused_with_the_reason(strategy: Any, ter
 
 def test_fsdp_is_refused_on_cpus() -> None:
     spec = read("fsdp", devices=2)
-    with pytest.raises(BundleError, match="trainer.strategy: FSDPStrategy trains on GPUs only"):
+    with pytest.raises(BundleError, match=r"trainer\.strategy: FSDPStrategy trains on GPUs only"):
         spec.check(local=False)
 
 
@@ -97,6 +99,27 @@ def test_the_launcher_says_how_many_ranks_there_are(strategy: Any, sizes: tuple[
     assert trainer.num_nodes == 4
 
 
+def test_a_folder_of_shards_is_no_checkpoint_to_start_from(tmp_path: Path) -> None:
+    (tmp_path / "meta.pt").touch()
+    job = launched({"batches": 9}, ckpt_path=str(tmp_path))
+    with pytest.raises(BundleError, match=r"is a folder of shards, .* one file of it: python -m .*consolidate_check"):
+        BundleSpec.from_dict({"jobs": {"a": job}}).check()
+
+
+def test_shards_are_loaded_as_plain_data_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def load(self: Any, path: str, weights_only: bool | None = None) -> None:
+        asked.append(weights_only)
+
+    monkeypatch.setattr(ModelParallelStrategy, "load_checkpoint", load)
+    made = ModelParallelStrategy()
+    load_plain_data_only(made)
+    made.load_checkpoint("a")
+    made.load_checkpoint("a", weights_only=False)
+    assert asked == [True, True]
+
+
 def test_a_sharded_model_needs_a_process_group_even_on_one_device() -> None:
     assert trainer_arguments(Rank(), "cpu") == {}
     assert trainer_arguments(Rank(), "cpu", read_strategy(model_parallel()))["num_nodes"] == 1
@@ -104,7 +127,8 @@ def test_a_sharded_model_needs_a_process_group_even_on_one_device() -> None:
 
 def test_lightning_says_of_its_strategies_whether_they_save_shards() -> None:
     """By attributes that are private to it; the bundle knows the same by the arguments."""
-    for arguments, shards in (({}, True), ({"save_distributed_checkpoint": False}, False)):
+    cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"save_distributed_checkpoint": False}, False)]
+    for arguments, shards in cases:
         assert saves_shards(ModelParallelStrategy(**arguments)) is shards
         assert read_strategy(model_parallel(**arguments)).saves_shards is shards
     for kind, shards in (("full", False), ("sharded", True)):

@@ -42,6 +42,8 @@ class Ranks:
         self.on_gpus = column == ON_GPUS
         self.number = min(2, torch.cuda.device_count()) if self.on_gpus else 2
         """Number of ranks."""
+        self.environment = {"TESTS_ON_GPUS": "1"} if self.on_gpus else {}
+        """Variables of their processes."""
 
     def train(self, job: str, incarnation: int = 1, ranks: int | None = None, **options: Any) -> list[Any]:
         """Train an incarnation of a job; return what each rank has found."""
@@ -50,10 +52,9 @@ class Ranks:
         return [one.value for one in ended]
 
     def run(self, job: str, incarnation: int = 1, ranks: int | None = None, **options: Any) -> list[Ended]:
-        environment = {"TESTS_ON_GPUS": "1"} if self.on_gpus else {}
-        home = str(self.folder / job)
+        home, number = str(self.folder / job), ranks or self.number
         return self.forks.run(
-            TRAIN, home, self.column, incarnation, options, ranks=ranks or self.number, environment=environment
+            TRAIN, home, self.column, incarnation, options, ranks=number, environment=self.environment
         )
 
     def go_on(self, job: str, incarnation: int, saved: list[Any]) -> None:
@@ -94,7 +95,7 @@ def check_stop(ranks: Ranks) -> None:
 def check_resume(ranks: Ranks) -> None:
     """Check that a launched job is saved, leaves, and resumes on as many ranks as if it had stayed."""
     for data in ("placed", "plain"):  # within an epoch, and at the end of one
-        options = {"data": data, "target": "40 batches", "pause": 0.01}
+        options: dict[str, Any] = {"data": data, "target": "40 batches", "pause": 0.01}
         whole = ranks.train(f"whole-{data}", **options)
         left = ranks.train(data, leave_at=8, **options)
         assert left[0]["ended"].startswith("JobReleased")
@@ -146,11 +147,11 @@ def check_slurm(ranks: Ranks) -> None:
     command.write_text(f'#!/bin/sh\necho "$@" >> {requeued}\n')
     command.chmod(0o755)
     slurm = "tests.sharded:train_in_slurm"
-    first = ranks.forks.run(slurm, str(folder), ranks.column, 60, 0.3, ranks=2)
+    first = ranks.forks.run(slurm, str(folder), ranks.column, 60, 0.3, ranks=2, environment=ranks.environment)
     assert [one.code for one in first] == [0, 0], first[0].output[-3000:]
     assert [one.value for one in first] == [[0, 60]] * 2
     assert requeued.read_text() == "requeue 7\n"
-    second = ranks.forks.run(slurm, str(folder), ranks.column, 80, ranks=2)
+    second = ranks.forks.run(slurm, str(folder), ranks.column, 80, ranks=2, environment=ranks.environment)
     assert [one.code for one in second] == [0, 0], second[0].output[-3000:]
     assert 0 < second[0].value[0] < 60
     assert second[0].value[1] == 80
