@@ -26,7 +26,8 @@ from lightning_core.view.console_lines import logger
 
 from .checkpointing.best_model import check_keep_best
 from .checkpointing.job_checkpointer import FILE, JobCheckpointer
-from .checkpointing.job_writer import CheckpointNotSavedError, write
+from .checkpointing.job_writer import write
+from .checkpointing.shards import CheckpointNotSavedError
 from .elastic.steps import MicroBatches, micro_batches_per_step
 from .fit import Fit
 from .held_state import check_offload
@@ -104,8 +105,9 @@ class CoreCallback(pl.Callback):
         Written for the Trainer of ``lightning.pytorch``. The Trainer of ``pytorch_lightning`` accepts it in a list.
 
     .. note::
-        With several processes (DDP), rank 0 speaks for all. They hold, stop and leave together, after a training batch
-        and never during validation, and do not take turns with other jobs.
+        With several processes (DDP, FSDP, ``ModelParallelStrategy``), rank 0 speaks for all. They hold, stop and leave
+        together, after a training batch and never during validation, and do not take turns with other jobs. So are they
+        saved before the end of their Slurm job.
 
     Example::
 
@@ -367,7 +369,7 @@ class CoreCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self._serves(trainer) and self._options.launched:
-            self._checkpointer.take_from(checkpoint, checkpoint["callbacks"].get(self.state_key))
+            self._checkpointer.take_from(trainer, checkpoint, checkpoint["callbacks"].get(self.state_key))
 
     @override
     def state_dict(self) -> dict[str, Any]:

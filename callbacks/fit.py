@@ -46,6 +46,7 @@ from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 from .reading.logged_metrics import TrainerMetrics
 from .reading.schedules import schedules_of
+from .requeue import RequeueTogether
 
 log = logger(__name__)
 
@@ -115,6 +116,7 @@ class Fit(Participant):
         )
         self._is_averaged = bool(callbacks_of(trainer, *AVERAGING))
         self._keeps_soon = False
+        self._requeue: RequeueTogether | None = None
         self._saves_before_hold = self._launched and options.job.on_hold is OnHold.SUSPEND
 
     @property
@@ -146,6 +148,8 @@ class Fit(Participant):
     def begin_training(self, trainer: pl.Trainer) -> None:
         """Report where the training will end, which is known once the loaders are set up."""
         self._alone(lambda: self._report_horizon(trainer), None)
+        if self.has_ranks:
+            self._requeue = self._alone(lambda: RequeueTogether(trainer), None)
         self._watch_epochs(trainer.fit_loop.epoch_progress)
 
     def _watch_epochs(self, progress: Any) -> None:
@@ -238,6 +242,8 @@ class Fit(Participant):
                 self.note_defect(error)
             if side_actions is not NOTHING and SideAction.KEEP in side_actions and not self.has_ranks:
                 self._keep_after_batch()
+            if self._requeue is not None and self._requeue.came:
+                side_actions = side_actions | SideAction.REQUEUE
             try:
                 is_wanted = self.steering.after_batch(side_actions, self._batches)
             except JobEnded as left:
@@ -257,6 +263,9 @@ class Fit(Participant):
         if steering.keeping:
             steering.keeping = False
             self._keep_after_batch()
+        if steering.requeueing:
+            steering.requeueing = False
+            self._requeue_together()
         if steering.stopping:
             trainer.should_stop = True
         if steering.leaving or steering.saving:
@@ -266,6 +275,10 @@ class Fit(Participant):
             self._checkpointer.between_batches(trainer, lambda: self._hold(trainer))
         elif steering.holding:
             self._checkpointer.where_exact(trainer, lambda: self._hold(trainer))
+
+    def _requeue_together(self) -> None:
+        if self._requeue is not None:
+            self._requeue.save_and_requeue()
 
     def _hold(self, trainer: pl.Trainer) -> None:
         """Hold between two batches, where a job that is told to leave can do so without its device."""
@@ -351,7 +364,9 @@ class Fit(Participant):
     def _keep_or_stop(self, trainer: pl.Trainer) -> None:
         """Save the model if it is the best so far, and stop if it meets the target; on all ranks together."""
         keeps, stops = self._best is not None and self._best.wanted is not None, self.steering.wants_stop
-        if self._ranks is not None and self._agrees:
+        if self._ranks is not None:
+            if not self._agrees:
+                return  # no model is kept, and the ranks agree after the batch that meets the target
             keeps, stops = self._ranks.told(keeps, stops)
         if keeps:
             self._keep()
@@ -374,6 +389,8 @@ class Fit(Participant):
         """Release the device and leave the pool after the fit, or after the exception that ended it."""
         vars(self.trainer.fit_loop.epoch_progress).pop("increment_completed", None)
         super().close(error)
+        if self._requeue is not None:
+            self._alone(self._requeue.close, None)
         mailbox = self.mailbox
         self._alone(self._close_best_model, None)
         if mailbox is not None and (error is None or type(error) is JobEnded):  # last, since a logger may be slow

@@ -30,6 +30,7 @@ from lightning_core.view.console_lines import logger
 
 from .checkpoint_io import SafeCheckpointIO
 from .job_writer import write
+from .shards import saves_shards, whole_file_argument
 
 log = logger(__name__)
 
@@ -179,7 +180,7 @@ def check_keep_best(trainer: pl.Trainer, keep_best: bool | Path) -> None:
 def best_model_saver(
     trainer: pl.Trainer, job: Job, keep_best: bool | Path, *, launched: bool, resumed: bool
 ) -> BestModelSaver | None:
-    """Return what saves the best model; None if it is not to be saved, on all ranks alike.
+    """Return what saves the best model; None if it is not to be saved or cannot be, on all ranks alike.
 
     Args:
         trainer: Trainer of the job.
@@ -189,6 +190,11 @@ def best_model_saver(
         resumed: Whether the job was resumed.
     """
     if keep_best is False:
+        return None
+    if saves_shards(trainer.strategy):
+        if trainer.is_global_zero:
+            log.warning("%s: no best model is kept: it is one file, and %s saves shards; pass it %s", job.name,
+                        type(trainer.strategy).__name__, whole_file_argument(trainer.strategy))  # fmt: skip
         return None
     folder = Path(trainer.default_root_dir) / FOLDER if keep_best is True else Path(keep_best)
     path = folder / (FILE if launched else f"{job.name}-{FILE}")

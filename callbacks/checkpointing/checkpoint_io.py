@@ -52,8 +52,8 @@ class SafeCheckpointIO(CheckpointIO):
 
     .. note::
         Files are local. A file written by another tool is loaded too, but cannot be verified. Strategies that shard a
-        model over many files (``DeepSpeedStrategy``, ``FSDPStrategy(state_dict_type="sharded")``) write them without
-        any plugin.
+        model over many files (``ModelParallelStrategy``, ``FSDPStrategy(state_dict_type="sharded")``,
+        ``DeepSpeedStrategy``) write them without any plugin; a launched job lists and verifies those of the first two.
 
     Example::
 

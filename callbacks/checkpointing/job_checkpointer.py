@@ -12,8 +12,8 @@ Rules
    before its end would continue there instead of starting over; then rule 3 applies only if there is no exact point
    within an epoch.
 4. The first rank writes the file with :class:`~.checkpoint_io.SafeCheckpointIO`; the others learn whether it succeeded.
-   After a failure training continues, saving is tried again after a growing pause, and the job does not leave before it
-   is saved.
+   Shards are written by all ranks (:mod:`.shards`). After a failure training continues, saving is tried again after a
+   growing pause, and the job does not leave before it is saved.
 5. A resizable job can resume on another number of ranks from each of its checkpoints: rule 2 applies if any number of
    ranks can load the state of each training loader (``any_ranks``), else rule 3. What Lightning counts in batches of
    one rank is converted when the checkpoint is loaded.
@@ -36,6 +36,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning_core.agent.user_code import random_state
 from lightning_core.core.events import Checkpoint
 from lightning_core.storage.job_specs import MIN_TRAINING_PER_SAVE
+from lightning_core.storage.saved_files import SavedFiles
 from lightning_core.view.console_lines import logger
 
 from ..elastic.steps import MicroBatches
@@ -48,7 +49,8 @@ from .exact_points import (
     is_within_epoch,
     train_loaders,
 )
-from .job_writer import CheckpointNotSavedError, JobCheckpointIO, write
+from .job_writer import JobCheckpointIO, load_plain_data_only, write
+from .shards import CheckpointNotSavedError
 
 log = logger(__name__)
 
@@ -81,6 +83,7 @@ class JobCheckpointer:
         self._next = time.monotonic() + every
         self._misses = 0
         self._io = SafeCheckpointIO()
+        self._files = None if folder is None else SavedFiles(folder, FILE)
         self._failures = 0
         self._tried = time.monotonic(), 0
         self._not_before = 0
@@ -153,7 +156,7 @@ class JobCheckpointer:
             "any_ranks": all(fits_any_ranks(loader) for loader, _ in train_loaders(trainer) if is_stateful(loader)),
         }
         try:
-            self.last_checkpoint = write(trainer, self._folder / FILE, self._io)
+            self.last_checkpoint = write(trainer, self._folder / FILE, self._io, files=self._files)
         except CheckpointNotSavedError as error:
             self._postpone(trainer, error)
             return False
@@ -195,11 +198,13 @@ class JobCheckpointer:
         user_io = trainer.strategy.checkpoint_io
         if self._folder is not None and not isinstance(user_io, JobCheckpointIO):
             trainer.strategy.checkpoint_io = JobCheckpointIO(self._folder, user_io)
+            load_plain_data_only(trainer.strategy)
 
-    def take_from(self, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
+    def take_from(self, trainer: pl.Trainer, checkpoint: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Keep the state of the checkpoint; for a resized job, convert what is counted in batches of one rank.
 
         Args:
+            trainer: Trainer of the job.
             checkpoint: Lightning's checkpoint.
             state: What :meth:`state_dict` returned when it was saved; None if it is not the job's own.
 
@@ -207,6 +212,8 @@ class JobCheckpointer:
             MisconfigurationException: If the number of batches in a step cannot be determined.
         """
         self._found = state
+        if trainer.strategy.restore_checkpoint_after_setup:
+            self._restore_new_epoch(trainer)  # the last hook before the loaders' iterators are created
         if self._micro_batches is None:
             return
         fit_loop, found, now = checkpoint["loops"]["fit_loop"], self._found or {}, self._micro_batches.per_rank
@@ -229,8 +236,7 @@ class JobCheckpointer:
         self._set_up_before = trainer.fit_loop._combined_loader is not None
         if self._micro_batches is not None:
             self._micro_batches.adapt_schedules(trainer)
-        if self._found is not None and self._found["new_epoch"]:
-            self._restore_random(trainer, self._found)
+        self._restore_new_epoch(trainer)
 
     def before_training(self, trainer: pl.Trainer) -> None:
         """Restore the random state of the middle of an epoch, or the counters at the start of one.
@@ -266,6 +272,10 @@ class JobCheckpointer:
         """Adapt validation to the loaders of an epoch, which may be new."""
         if self._micro_batches is not None:
             self._micro_batches.adapt_validation(trainer)
+
+    def _restore_new_epoch(self, trainer: pl.Trainer) -> None:
+        if self._found is not None and self._found["new_epoch"]:
+            self._restore_random(trainer, self._found)
 
     def _restore_random(self, trainer: pl.Trainer, found: dict[str, Any]) -> None:
         """Restore the random state of each rank; derive that of a new rank from another one's."""

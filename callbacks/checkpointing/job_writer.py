@@ -12,20 +12,18 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.plugins.io import CheckpointIO, TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
 from typing_extensions import override
 
 from lightning_core.agent.user_code.random_state import RandomStateKept
 from lightning_core.core.events import Checkpoint
-from lightning_core.errors import LightningCoreError
+from lightning_core.storage.saved_files import SavedFiles
 
 from .checkpoint_io import CheckpointError, SafeCheckpointIO
+from .shards import CheckpointNotSavedError, saves_shards, write_shards
 
 # Whether this version of Lightning tells plugins how to load.
 _HAS_WEIGHTS_ONLY = "weights_only" in inspect.signature(CheckpointIO.load_checkpoint).parameters
-
-
-class CheckpointNotSavedError(LightningCoreError, OSError):
-    """A training could not be saved; raised on all of its ranks."""
 
 
 class _JobWriterIO(CheckpointIO):
@@ -111,11 +109,20 @@ class JobCheckpointIO(CheckpointIO):
         self._user_io.teardown()
 
 
+def load_plain_data_only(strategy: Strategy) -> None:
+    """Make a strategy that loads checkpoints without a plugin always do so with ``weights_only=True``."""
+    load = strategy.load_checkpoint
+    if strategy.restore_checkpoint_after_setup and "weights_only" in inspect.signature(load).parameters:
+        as_data: Any = lambda path, *_, **__: load(path, weights_only=True)  # noqa: E731
+        vars(strategy)["load_checkpoint"] = as_data
+
+
 def write(
     trainer: pl.Trainer,
     path: Path,
     io: SafeCheckpointIO | None = None,
     *,
+    files: SavedFiles | None = None,
     value: float | None = None,
     asynchronous: bool = False,
 ) -> Checkpoint:
@@ -123,8 +130,9 @@ def write(
 
     Args:
         trainer: Trainer of the job.
-        path: Path of the file.
+        path: Path of the file or, for a strategy that saves shards, of their listing.
         io: Plugin that saves the file; a new one by default.
+        files: What saves shards; a new one by default.
         value: Value of a metric, for the manifest.
         asynchronous: Whether training continues while the file is written. Its SHA-256 is then not known yet, and
             errors are raised when ``io`` is torn down.
@@ -140,6 +148,8 @@ def write(
     ours = _JobWriterIO(io or SafeCheckpointIO(), batches_done(trainer), value, asynchronous)
     with RandomStateKept():  # hooks of the user may draw
         checkpoint = _dump(trainer)
+        if saves_shards(strategy):
+            return write_shards(trainer, checkpoint, files or SavedFiles(path.parent, path.name), batches_done(trainer))
         user_io = strategy.checkpoint_io
         strategy.checkpoint_io = ours
         try:

@@ -60,6 +60,7 @@ from lightning_core.bundle.preflight import check_checkpoint_file, check_gpus, f
 from lightning_core.bundle.problems import BundleError, Position, Problems, require
 from lightning_core.bundle.scripts import SCRIPT, check_script
 from lightning_core.bundle.settings_section import with_policy
+from lightning_core.bundle.strategies import refusal_of_kind
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.limits import MAX_DEVICES
 from lightning_core.core.parts import all_of
@@ -314,6 +315,8 @@ class BundleSpec:
         for spec in self.jobs:
             if spec.script:
                 check_script(spec.script, (self.folder, Path.cwd()), problems.within(spec.position.at(SCRIPT)))
+            elif reason := refusal_of_kind(spec.config, self.kind):
+                problems.within(spec.position.at("trainer", "strategy")).add(reason)
         if problems.messages:
             raise BundleError(problems.messages)
 

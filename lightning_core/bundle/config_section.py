@@ -13,7 +13,7 @@ from lightning_core.bundle.problems import BundleError, Position, Problems, requ
 CONFIG_KEYS = ("model", "data", "trainer", "seed_everything", "optimizer", "lr_scheduler", "ckpt_path")
 # The launcher sets a job's devices and its end; a config that sets them too contradicts it.
 REFUSED_TRAINER_KEYS = {
-    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy"), "is set by the launcher; remove it"),
+    **dict.fromkeys(("accelerator", "devices", "num_nodes"), "is set by the launcher; remove it"),
     "max_time": "contradicts the job's deadline; remove it and use deadline",
 }
 # Checkpoints that Lightning looks up by itself.

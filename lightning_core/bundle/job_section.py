@@ -15,6 +15,7 @@ from lightning_core.bundle.config_section import CONFIG_KEYS, read_config
 from lightning_core.bundle.job_spec import DEFAULT_CELL, SUBMITTED, JobSpec, feasible_sizes, micro_batches_of
 from lightning_core.bundle.problems import Position, Problems
 from lightning_core.bundle.scripts import ONE_DEVICE, REFUSED_WITH_SCRIPT, SCRIPT, read_script
+from lightning_core.bundle.strategies import check_strategy
 from lightning_core.bundle.values import (
     non_negative_int,
     parse_bytes,
@@ -267,6 +268,10 @@ def read_job(
     save_every = terms.read("save_every", parse_duration)
     keep_best = terms.read("keep_best", read_bool, False)
     hang = terms.read("hang", parse_limit, HANG)
+    check_strategy(
+        config, problems, min_devices=min_devices, max_devices=max_devices, keep_best=bool(keep_best),
+        on_hold=on_hold or OnHold.KEEP,
+    )  # fmt: skip
     if len(problems.messages) > before:
         return None
     sizes = feasible_sizes(micro_batches_of(config, max_devices), min_devices, max_devices)

@@ -43,6 +43,12 @@ def check_checkpoint_file(path: Path, problems: Problems) -> None:
 
     Neither this nor loading it afterwards takes more memory than the file has bytes.
     """
+    if path.is_dir():
+        problems.add(
+            f"{path} is a folder of shards, which torch unpickles; make one file of it: "
+            f"python -m lightning.pytorch.utilities.consolidate_checkpoint {path}"
+        )
+        return
     valid = newest_valid(path)
     try:
         with open_verified(path if valid is None else valid[0]) as (file, _):

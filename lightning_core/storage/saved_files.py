@@ -1,4 +1,4 @@
-"""Checkpoints of any content: a file or a folder of a script, with a listing of every file in it.
+"""Checkpoints of any content: a file or a folder of a script, or the shards of a model, with a listing of every file.
 
 The listing takes the place of a checkpoint file among its generations (:mod:`.generations`): the SHA-256 in its
 manifest stands for all that is listed.
@@ -10,7 +10,7 @@ Rules
 2. A listing is valid if it matches its manifest, and its folder holds exactly the files that it names, with their
    sizes and digests. A link in it is not followed, and makes it invalid.
 3. The files are made read-only: a script that writes its next checkpoint where the last one lies must not destroy it.
-4. They are hashed and linked, and never loaded: what they mean is the script's business.
+4. They are hashed and linked here, and never loaded: what they mean is the business of the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -36,7 +36,7 @@ from lightning_core.storage.generations import Generations, generation_paths
 from lightning_core.storage.manifests import CorruptCheckpointError, TransientReadError, manifest_of
 
 # Beginning of every listing, by which it is told from a checkpoint of Lightning.
-SIGNATURE = b'{"files_of_a_script": 1,'
+SIGNATURE = b'{"files_of_a_checkpoint": 1,'
 MAX_LISTING_BYTES = 64 * 2**20
 # Name of a checkpoint within its folder, unless the script gave it another one.
 NAME = "checkpoint"
@@ -46,7 +46,7 @@ _FOLDER = re.compile(rf"{_COMPLETE}[0-9a-f]{{16}}")
 
 
 class NothingSavedError(LightningCoreError, ValueError):
-    """A script was given a place for its checkpoint and has written nothing there."""
+    """A training was given a place for its checkpoint and has written nothing there."""
 
 
 class ListedFile(NamedTuple):
@@ -57,7 +57,7 @@ class ListedFile(NamedTuple):
 
 
 class SavedFiles:
-    """Writes the checkpoints of one incarnation of a script.
+    """Writes the checkpoints of one incarnation of a job.
 
     Args:
         folder: Folder of the incarnation's checkpoints.
@@ -86,22 +86,63 @@ class SavedFiles:
             CorruptCheckpointError: If something in it is neither a file nor a folder.
             OSError: If it cannot be saved; the checkpoint before it is still there.
         """
+        place = self.begin()
+        try:
+            yield place
+            self.complete(place, batches)
+        except BaseException:
+            self.abandon(place)
+            raise
+
+    def begin(self) -> Path:
+        """Return the path of a new checkpoint, where nothing is yet, for a file or a folder.
+
+        :meth:`saving` does the same for one process. Several that write one checkpoint call :meth:`begin` in the first,
+        and then :meth:`complete` or :meth:`abandon`.
+
+        Raises:
+            OSError: If there can be none.
+        """
         make_folder(self._folder)
         self._remove_unlisted()
-        name = os.urandom(8).hex()
-        unfinished, complete = self._folder / (_UNFINISHED + name), self._folder / (_COMPLETE + name)
+        unfinished = self._folder / (_UNFINISHED + os.urandom(8).hex())
         unfinished.mkdir()
-        try:
-            yield unfinished / NAME
-            files = _seal(unfinished)
-            os.rename(unfinished, complete)
-            sync_folder(self._folder)
-            self.newest = self._list(complete, files, batches)
-        except BaseException:
-            for made in (unfinished, complete):
-                shutil.rmtree(made, ignore_errors=True)
-            raise
+        return unfinished / NAME
+
+    def complete(self, place: Path, batches: int, files: Mapping[str, ListedFile] | None = None) -> Checkpoint:
+        """Make what was written the newest checkpoint.
+
+        Args:
+            place: Path that :meth:`begin` has returned.
+            batches: Batches done.
+            files: What :func:`seal` has returned, for all files that are there; None to seal them here.
+
+        Raises:
+            NothingSavedError, CorruptCheckpointError, OSError: As of :meth:`saving`.
+        """
+        unfinished = place.parent
+        names = names_in(unfinished)
+        files = seal(unfinished, names) if files is None else files
+        if not files:
+            raise NothingSavedError(f"nothing was saved at {place}: write a file there, or make it a folder")
+        if other := sorted(files.keys() ^ set(names)):
+            raise CorruptCheckpointError(f"{other[0]!r} in it has come or gone while it was saved")
+        for inner, within in _walk(unfinished):
+            if inner not in files:
+                sync_folder(within)
+        sync_folder(unfinished)
+        complete = self._folder / unfinished.name.replace(_UNFINISHED, _COMPLETE, 1)
+        os.rename(unfinished, complete)
+        sync_folder(self._folder)
+        self.newest = self._list(complete, files, batches)
         self._remove_unlisted()
+        return self.newest
+
+    def abandon(self, place: Path) -> None:
+        """Remove what was written, unless it is complete and listed."""
+        shutil.rmtree(place.parent, ignore_errors=True)
+        with suppress(OSError):
+            self._remove_unlisted()
 
     def copy(self, path: Path, batches: int) -> None:
         """Copy a file or folder that a script has saved at a place of its own.
@@ -252,20 +293,32 @@ def checkpoint_in(folder: Path) -> Path:
     return folder / (entries[0] if len(entries) == 1 else NAME)
 
 
-def _seal(folder: Path) -> dict[str, ListedFile]:
-    """Sync all files of a checkpoint, make them read-only, and return what is listed of them."""
+def names_in(folder: Path) -> list[str]:
+    """Return the paths of all files within a folder, in order.
+
+    Raises:
+        OSError: If a folder cannot be read.
+        CorruptCheckpointError: If something in it is neither a file nor a folder.
+    """
+    return sorted(inner for inner, place in _walk(folder) if not place.is_dir())
+
+
+def seal(folder: Path, names: Iterable[str]) -> dict[str, ListedFile]:
+    """Sync files of a checkpoint, make them read-only, and return what is listed of them.
+
+    Args:
+        folder: Folder that they are in.
+        names: Their paths in it.
+
+    Raises:
+        OSError: If one cannot be read or synced.
+    """
     files = {}
-    for inner, place in _walk(folder):
-        if place.is_dir():
-            sync_folder(place)
-            continue
-        with open_regular(place, follow_links=False) as file:
+    for inner in names:
+        with open_regular(folder / inner, follow_links=False) as file:
             os.fsync(file.fileno())
             files[inner] = _describe(file)
             os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & ~0o222)
-    if not files:
-        raise NothingSavedError(f"nothing was saved at {folder / NAME}: write a file there, or make it a folder")
-    sync_folder(folder)
     return files
 
 

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from lightning_core.bundle.strategies import DDP, JobStrategy
+
 log = logging.getLogger(__name__)
 
 # Seconds for which a rank waits for the others in a collective. Ranks that are stuck (one hangs, or waits in another
@@ -41,6 +43,8 @@ class Rank(NamedTuple):
 
 
 ALONE = Rank()
+# Strategy of a job whose config names none.
+WHOLE = JobStrategy(DDP, {})
 
 
 def free_port() -> int:
@@ -75,29 +79,35 @@ def interface_towards(address: str) -> str:
     return ""
 
 
-def trainer_arguments(rank: Rank, kind: str) -> dict[str, Any]:
-    """Return the arguments of a Trainer that is one of several ranks; empty if it is alone."""
-    if rank.of == 1:
+def trainer_arguments(rank: Rank, kind: str, strategy: JobStrategy = WHOLE) -> dict[str, Any]:
+    """Return the arguments of a Trainer that is one of several ranks; empty if it is alone, and its model is whole."""
+    if not needs_group(rank, strategy):
         return {}
-    backend = "gloo" if kind == "cpu" else "nccl"
-    arguments = {"process_group_backend": backend, "timeout": timedelta(seconds=COLLECTIVE_TIMEOUT)}
-    ddp = {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": arguments}
-    return {"num_nodes": rank.of, "strategy": ddp}
+    backend, timeout = "gloo" if kind == "cpu" else "nccl", timedelta(seconds=COLLECTIVE_TIMEOUT)
+    return {"num_nodes": rank.of, "strategy": strategy.for_ranks(rank.of, backend, timeout)}
+
+
+def needs_group(rank: Rank, strategy: JobStrategy) -> bool:
+    """Return whether a training needs a process group: one with a sharded model does even on one rank."""
+    return rank.of > 1 or strategy.shards
 
 
 @contextmanager
-def joined_ranks(rank: Rank) -> Iterator[None]:
+def joined_ranks(rank: Rank, strategy: JobStrategy = WHOLE) -> Iterator[None]:
     """Set the environment in which the ranks of a job find each other, while it trains.
 
     If the job can be resized, the environment also has the number of micro-batches of a step, even for a single rank.
     The process group is destroyed at the end: ``fit`` leaves it open, and the worker's next job may have another size.
     """
     variables = {}
+    grouped = needs_group(rank, strategy)
+    if grouped and rank.of == 1:
+        rank = rank._replace(port=free_port())
     if rank.micro_batches:
         from lightning_core.callbacks.elastic.steps import MICRO_BATCHES
 
         variables[MICRO_BATCHES] = str(rank.micro_batches)
-    if rank.of > 1:
+    if grouped:
         variables |= {
             "MASTER_ADDR": rank.address,
             "MASTER_PORT": str(rank.port),
@@ -115,14 +125,14 @@ def joined_ranks(rank: Rank) -> Iterator[None]:
     os.environ.update(variables)
     store = None
     try:
-        if rank.of > 1 and rank.number == 0:
+        if grouped and rank.number == 0:
             from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
             # Now, not when the model is built: a rank that cannot connect retries only after half a second.
             store = TCPStore(rank.address, rank.port, is_master=True, wait_for_workers=False)
         yield
     finally:
-        if rank.of > 1:
+        if grouped:
             import torch.distributed
 
             if torch.distributed.is_initialized():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lightning_core.core.events import ExitCause, WorkerExited
 from lightning_core.storage.atomic_files import replace_link
-from lightning_core.storage.job_checkpoints import checkpoint_folder, find
+from lightning_core.storage.job_checkpoints import checkpoint_folder, find, newest_written
 from lightning_core.worker.assignment import Assignment
 from lightning_core.worker.exit_causes import cause_of, origin, story
 from lightning_core.worker.process_group import trainer_arguments
@@ -33,7 +33,9 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     """
     from lightning_core.agent.steering.fit_signals import JobEnded, JobFenced, JobReleased
     from lightning_core.bundle.lightning_config import build
-    from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError, write
+    from lightning_core.bundle.strategies import strategy_of, without_strategy
+    from lightning_core.callbacks.checkpointing.job_writer import write
+    from lightning_core.callbacks.checkpointing.shards import CheckpointNotSavedError
     from lightning_core.callbacks.fit_end import limit_of
     from lightning_core.callbacks.logger_runs import call_it_a_success
 
@@ -43,8 +45,8 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
     left = WorkerExited(assignment.job, assignment.incarnation)
     building, fenced = True, False
     try:
-        ranks = trainer_arguments(rank, assignment.kind)
-        cli = build(assignment.config, assignment.kind, home, callback, ranks)
+        ranks = trainer_arguments(rank, assignment.kind, strategy_of(assignment.config))
+        cli = build(without_strategy(assignment.config), assignment.kind, home, callback, ranks)
         building = False
         found = find(folder)  # only checkpoints that the pool manager has put there
         start = assignment.config.get("ckpt_path") if found is None else str(found.path)
@@ -69,15 +71,14 @@ def fit(assignment: Assignment, callback: CoreCallback) -> WorkerExited:
         return replace(left, cause=cause, detail=story(origin(error) if building else error, rank.number, rank.of))
     finally:
         if rank.number == 0 and not fenced:
-            _link(home / CHECKPOINT, folder / CHECKPOINT)
+            _link(home / CHECKPOINT, folder)
     return left
 
 
-def _link(link: Path, to: Path) -> None:
-    """Point a link in the job's folder to its last checkpoint, whichever incarnation wrote it."""
-    if not to.exists():
-        return
+def _link(link: Path, folder: Path) -> None:
+    """Point a link in the job's folder to its last checkpoint, a file or a folder, whichever incarnation wrote it."""
     try:
-        replace_link(link, to.relative_to(link.parent))
+        if (written := newest_written(folder)) is not None:
+            replace_link(link, written.path.relative_to(link.parent))
     except OSError as error:
         log.warning("%s does not point to the last checkpoint: %s", link, error)

@@ -131,6 +131,7 @@ class Worker:
             return self._run_script(assignment)
         import torch
 
+        from lightning_core.bundle.strategies import strategy_of
         from lightning_core.callbacks.launched import LaunchedCallback
         from lightning_core.node.arbiter_client import ArbiterClient
         from lightning_core.node.device_cores import cores_of
@@ -144,7 +145,11 @@ class Worker:
         device_lock = ArbiterClient(self._arbiter, cores=bound)
         log_file = home / (f"log-{rank.number}.txt" if rank.number else "log.txt")
         try:
-            with _output_to(log_file), modules_from(assignment.paths), joined_ranks(rank):
+            with (
+                _output_to(log_file),
+                modules_from(assignment.paths),
+                joined_ranks(rank, strategy_of(assignment.config)),
+            ):
                 callback = LaunchedCallback(
                     assignment.job,
                     assignment.target,

@@ -393,7 +393,7 @@ FROM_FILES = {
             "devices": "is set by the launcher; remove it",
             "accelerator": "is set by the launcher; remove it",
             "num_nodes": "is set by the launcher; remove it",
-            "strategy": "is set by the launcher; remove it",
+            "strategy": "expected ddp, .* got 1",
             "max_time": "contradicts the job's deadline; remove it and use deadline",
         }.items()
     },

@@ -28,7 +28,7 @@ from lightning_core.callbacks import SafeCheckpointIO
 from lightning_core.callbacks.checkpointing import checkpoint_io, job_checkpointer
 from lightning_core.callbacks.checkpointing.async_writer import to_host
 from lightning_core.callbacks.checkpointing.checkpoint_io import CheckpointError
-from lightning_core.callbacks.checkpointing.job_writer import CheckpointNotSavedError
+from lightning_core.callbacks.checkpointing.shards import CheckpointNotSavedError
 from lightning_core.core.events import Checkpoint
 from lightning_core.storage import generations, manifests
 from lightning_core.storage.generations import Generations, newest_valid

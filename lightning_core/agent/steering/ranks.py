@@ -52,6 +52,8 @@ class SideAction(IntFlag):
     """Save the model as the best so far."""
     TELL_MEMORY = 4
     """Tell the other ranks what memory this one has."""
+    REQUEUE = 8
+    """Save, and ask for a new allocation: that of the training is nearly over."""
 
 
 # A name of its own: to look up a member of an enum takes as long as to read a clock, and each batch needs this one.

@@ -78,6 +78,8 @@ class Steering:
         """Whether to save as soon as resuming would be exact."""
         self.keeping = False
         """Whether all ranks save the model as the best so far after this batch."""
+        self.requeueing = False
+        """Whether all ranks save after this batch, and ask for a new allocation."""
         self.wants_stop = False
         """Whether this process has met the target, and stops by it."""
         self.stopping = False
@@ -181,7 +183,7 @@ class Steering:
             self.holding = False
             if self._has_news():
                 self._obey_or_hold_later(side_actions)
-        return self.stopping or self.leaving or self.saving or self.keeping or self.holding
+        return self.stopping or self.leaving or self.saving or self.keeping or self.holding or self.requeueing
 
     def _obey_or_hold_later(self, side_actions: SideAction) -> None:
         directive = None if self._mailbox is None else self._mailbox.inbox.directive
@@ -272,12 +274,13 @@ class Steering:
         except Exception as error:  # the other ranks wait for a decision, whatever happens here
             log.warning("%s: trains on as if it had been told to: %s: %s", self._job, type(error).__name__, error)
             action = Action.GO
-        if action is Action.GO and self.wants_stop:
+        if action in (Action.GO, Action.LEAVE) and self.wants_stop:
             action = Action.STOP
         action, agreed = self._ranks.agree(action, side_actions)
         self._hangs.moves += 1  # also while they are held
         self.saving = self.saving or bool(agreed & SideAction.SAVE)
         self.keeping = bool(agreed & SideAction.KEEP)
+        self.requeueing = self.requeueing or bool(agreed & SideAction.REQUEUE)
         return action
 
     def _decide_alone(self) -> Action:

@@ -37,6 +37,10 @@ from lightning_core.core.validation import positive_int
 from lightning_core.parts.search.search_space import MAX_VALUES, Parameter, finite, read_space
 
 SEARCH = "search"
+# Arguments of the Trainer that are the same in all trials.
+OWN_TRAINER_KEYS = {
+    **REFUSED_TRAINER_KEYS, "max_epochs": "is set by the search", "strategy": "is the same in all trials; set it there",
+}  # fmt: skip
 SAMPLERS = ("tpe", "random", "grid")
 KEYS = ("metric", "mode", "epochs", "space", "sampler", "seed", "target", "trials", "at_once")
 EXAMPLES = {"metric": "val_loss", "epochs": "30", "space": "{model.init_args.lr: {float: [1e-4, 0.1]}}"}
@@ -199,8 +203,8 @@ def _check_space(template: JobSpec, space: Sequence[Parameter], problems: Proble
         if first not in CONFIG_KEYS or not rest:
             at.add(f"must begin with a section of the config, as model.init_args.lr: {', '.join(CONFIG_KEYS)}")
             continue
-        if first == "trainer" and rest[0] in (*REFUSED_TRAINER_KEYS, "max_epochs"):
-            at.add("is set by the search" if rest[0] == "max_epochs" else REFUSED_TRAINER_KEYS[rest[0]])
+        if first == "trainer" and rest[0] in OWN_TRAINER_KEYS:
+            at.add(OWN_TRAINER_KEYS[rest[0]])
         section: Any = template.config
         for key in parameter.path[:-1]:
             section = section.get(key, {}) if isinstance(section, Mapping) else None

@@ -87,7 +87,10 @@ def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes
     fits = may & (sizes[:, None] <= counts)
     least = np.array([table.speedups[row].sizes[0] for row in round.rows.tolist()], np.int64)
     fewer = may & (np.minimum(least, sizes)[:, None] <= counts)
-    return np.where(fits.any(axis=1)[:, None] & ~chooses_sizes, fits, fewer)
+    if chooses_sizes:
+        return fewer
+    somewhere: BoolArray = np.asarray(np.any(fits, axis=1))
+    return np.where(somewhere[:, None], fits, fewer)
 
 
 def _settling(round: Round) -> BoolArray:

@@ -163,6 +163,7 @@ search:
         ),
         ("optimizer.class_path", "trainer.devices", "trainer.devices: is set by the launcher; remove it"),
         ("optimizer.class_path", "trainer.max_epochs", "trainer.max_epochs: is set by the search"),
+        ("optimizer.class_path", "trainer.strategy", "trainer.strategy: is the same in all trials; set it there"),
         ("optimizer.class_path", "model.class_path.x", "model.class_path.x: leads through a value of the config"),
         (
             "devices: 2",
