@@ -19,7 +19,7 @@ class GavelOnKinds:
     With T the throughput of job m on kind j, normalised by that on its fastest, and s_m / d_m the throughput that its
     deadline needs: maximise the sum of throughput(m, X) = sum_j T_mj X_mj subject to throughput(m, X) >= s_m / d_m,
     sum_j X_mj <= 1, and sum_m size_m X_mj <= devices of j. The paper's other form divides by cost; where all devices
-    cost alike and none is given back, that is this one. Time is given in rounds: on each kind to the jobs whose fraction
+    cost alike and none is given back, that is this one. Time is given in rounds: on each kind to those whose fraction
     there most exceeds what they have had of it, as many as fit.
 
     Args:
