@@ -1,7 +1,7 @@
 """Throughputs of trainings by kind and number of GPUs, and jobs that are drawn from them.
 
-``gavel_alone.csv`` has the throughputs of 26 trainings on K80, P100 and V100, by number of GPUs, on one machine or not
-(stanford-futuredata/gavel, ``scheduler/simulation_throughputs.json``; its licence is beside it). Sizes of jobs are drawn
+``gavel_alone.csv`` has the throughputs of 26 trainings on K80, P100 and V100, by number of GPUs, together or apart
+(stanford-futuredata/gavel, ``scheduler/simulation_throughputs.json``; its licence is beside it). Sizes are drawn
 as there: 70 % take one GPU, 10 % two, 15 % four and 5 % eight. So are durations, 10^1.5 to 10^3 minutes for four in
 five and 10^3 to 10^4 for the rest, cut at a day; and deadlines, 1.2, 2 or 10 times the time on the fastest kind.
 """

@@ -158,7 +158,7 @@ class _JobTermsReader:
             self.problems.at("begin").add(f"must be before the deadline {self.section['deadline']}, got {given!r}")
 
     def check_fits(self, min_devices: int, kinds: Sequence[str], devices: int, locations: Sequence[str]) -> None:
-        """Add a problem if the pool has fewer devices, of any one kind that the job may be on, than it needs at least."""
+        """Add a problem if the pool has fewer devices, of any kind that the job may be on, than it needs at least."""
         available, where = devices, ""
         if locations:
             counts = Counter(kind for kind in locations if not kinds or kind in kinds)
