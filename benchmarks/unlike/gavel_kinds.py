@@ -14,7 +14,7 @@ from lightning_core.core.reasons import index
 
 
 class GavelOnKinds:
-    """Gavel (Narayanan et al., OSDI 2020, sections 4.2 and 5): a linear programme over fractions X of time on kinds.
+    """Gavel (Narayanan et al., OSDI 2020, sections 4.2 and 5): a linear program over fractions X of time on kinds.
 
     With T the throughput of job m on kind j, normalised by that on its fastest, and s_m / d_m the throughput that its
     deadline needs: maximise the sum of throughput(m, X) = sum_j T_mj X_mj subject to throughput(m, X) >= s_m / d_m,
@@ -23,7 +23,7 @@ class GavelOnKinds:
     there most exceeds what they have had of it, as many as fit.
 
     Args:
-        relaxed: What to do if not all deadlines can be kept: drop all of them from the programme, as its authors' code
+        relaxed: What to do if not all deadlines can be kept: drop all of them from the program, as its authors' code
             does (False), or minimise the total shortfall (True).
         length: Seconds of a round.
     """
@@ -43,7 +43,7 @@ class GavelOnKinds:
         new = [row for row in ids if row not in self._parts]
         if now >= self._until - 1e-6:
             self._until = now + self.length
-            parts = self._programme(jobs, now)
+            parts = self._program(jobs, now)
             self._parts = dict(zip(ids, parts, strict=True))
             self._had = {row: self._had.get(row, (np.zeros(k), 0)) for row in ids}
             self._chosen = self._rounds(jobs, ids)
@@ -104,7 +104,7 @@ class GavelOnKinds:
                     free[fits[0]] -= int(jobs.size[at])
         return chosen
 
-    def _programme(self, jobs: JobView, now: float) -> FloatArray:
+    def _program(self, jobs: JobView, now: float) -> FloatArray:
         """Return the fraction of time of each job on each kind, shape ``(n, k)``."""
         n, k = jobs.pace.shape
         need = jobs.work / np.maximum(jobs.deadline - now, 1.0)

@@ -93,7 +93,7 @@ def device_kinds(devices: Mapping[str, int]) -> tuple[str, ...]:
 def most_in_time(jobs: Sequence[DrawnJob], devices: Mapping[str, int], buckets: int = 60) -> float:
     """Return an upper bound of the deadlines that any scheduler meets that knows all arrivals, without restarts.
 
-    A linear programme: jobs may be divided among kinds and over time, but a part of a job counts as that part, no job
+    A linear program: jobs may be divided among kinds and over time, but a part of a job counts as that part, no job
     does more in an interval than its length, and none counts that is late alone on its fastest kind. Times are rounded
     in favour of the bound.
 

@@ -128,14 +128,8 @@ class JobSpec:
             terms["work"] = exact_duration(job.work)
         if job.restarts is not None:
             terms["restarts"] = job.restarts
-        if job.location:
-            terms["location"] = job.location
-        if job.kinds:
-            terms["kinds"] = list(job.kinds)
-        if job.like:
-            terms["like"] = job.like
-        if job.parts:
-            terms["parts"] = job.parts
+        given = {"location": job.location, "kinds": list(job.kinds), "like": job.like, "parts": job.parts}
+        terms |= {key: value for key, value in given.items() if value}
         if job.memory is not None:
             terms["memory"] = job.memory
         if job.on_hold is not OnHold.KEEP:

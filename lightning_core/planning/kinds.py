@@ -8,7 +8,7 @@ costs.
 
 That a set of jobs ends in time on a kind is tested as if its devices could be divided at will: the work due by each
 deadline must not exceed what the devices do until then. Gavel (Narayanan et al., OSDI 2020, section 4.2) solves the same
-question by a linear programme, in fractions of time on each kind.
+question by a linear program, in fractions of time on each kind.
 """
 
 from __future__ import annotations
