@@ -21,7 +21,6 @@ import lightning.pytorch as pl
 import torch.distributed
 from lightning.fabric.utilities.load import _METADATA_FILENAME
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, Strategy
-from torch.distributed.checkpoint.api import CheckpointException
 
 from lightning_core.core.events import Checkpoint
 from lightning_core.errors import LightningCoreError
@@ -126,6 +125,8 @@ class _ShardWriter:
 
 
 def _attempt(do: Any) -> tuple[Any, BaseException | None]:
+    from torch.distributed.checkpoint.api import CheckpointException  # not on every system
+
     try:
         return do(), None
     except (Exception, CheckpointException) as error:  # the latter is no Exception
@@ -134,8 +135,8 @@ def _attempt(do: Any) -> tuple[Any, BaseException | None]:
 
 def _told(error: BaseException, rank: int) -> tuple[int, str]:
     """Return the number and the message of an error of a rank, for the other ranks."""
-    if isinstance(error, CheckpointException) and error.failures:
-        rank, (error, _) = next(iter(error.failures.items()))
+    if failures := getattr(error, "failures", None):  # of a CheckpointException, by rank
+        rank, (error, _) = next(iter(failures.items()))
     number = error.errno if isinstance(error, OSError) else None
     message = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return number or errno.EIO, f"shards not saved by rank {rank}: {message}"

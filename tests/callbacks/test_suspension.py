@@ -299,9 +299,9 @@ def test_a_training_that_was_suspended_is_the_same_and_was_saved_before_the_firs
     saves = list[str]()
     write = job_checkpointer.write
 
-    def saved(*arguments: Any) -> Any:
+    def saved(*arguments: Any, **options: Any) -> Any:
         saves.append(gpu.names()[-1])
-        return write(*arguments)
+        return write(*arguments, **options)
 
     monkeypatch.setattr(job_checkpointer, "write", saved)
     moved, states = train(monkeypatch, gpu, tmp_path / "b", suspender, held=(5, 6, 14))

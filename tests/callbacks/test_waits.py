@@ -51,6 +51,7 @@ CALLS = {
     },
     "callbacks/checkpointing/checkpoint_io.py": {"load_checkpoint:wait": BELOW},
     "callbacks/checkpointing/job_checkpointer.py": {"_gather:all_gather_object": SAVE, "_postpone:broadcast": SAVE},
+    "callbacks/checkpointing/shards.py": {"_first:broadcast": SAVE, "_do:all_gather_object": SAVE},
     "callbacks/checkpointing/job_writer.py": {"_dump:reduce_boolean_decision": SAVE, "write:broadcast": SAVE},
     "lightning_core/agent/launched_script.py": {"_claim:lockf": NEVER},
     "lightning_core/agent/steering/busy_timer.py": {"_mark:synchronize": GPU, "end:synchronize": GPU},
