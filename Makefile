@@ -11,9 +11,9 @@ PURE := not (gpu or nightly or cluster or stories or faults)
 WITH = $$(grep -rlE 'mark\.$(1)\b' tests --include='test_*.py' --exclude-dir=faults)
 # The tests start Python hundreds of times, and two at once: what is compiled is kept, and none takes both cores.
 unexport PYTHONDONTWRITEBYTECODE
-# Half the random examples by day, four times as many in what runs each night, and what docs/reliability.md records.
+# A quarter of the random examples by day, four times as many in what runs each night, and what docs/reliability.md records.
 test-nightly reliability: export LC_EXAMPLES ?= 4
-test-pure: export LC_EXAMPLES ?= 0.5
+test-pure: export LC_EXAMPLES ?= 0.25
 # Each part says how long it took, of how long it may take on two cores; together they stay below 15 minutes.
 define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
@@ -89,7 +89,7 @@ test-live: setup
 	$(call run_tests,live (of 300),-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
-# LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 0.5 in test-pure, 1 elsewhere).
+# LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 0.25 in test-pure, 1 elsewhere).
 test-nightly: setup-lora setup-loggers coverage test-stories
 	$(call run_tests,nightly,-m 'nightly and not gpu')
 

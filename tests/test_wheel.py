@@ -200,6 +200,7 @@ def test_the_other_project_of_that_import_name_is_warned_about(python: Python) -
 NEXT = re.compile(r"  (lightning-core|python) (.*)")
 
 
+@pytest.mark.nightly
 def test_init_writes_an_example_that_runs_as_it_says(python: Python) -> None:
     done = python("-m", "lightning_core.cli.main", "init", "my example", without=EXTRAS)
     assert (done.returncode, done.stderr) == (0, "")

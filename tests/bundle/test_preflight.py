@@ -213,7 +213,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, kind: str) -> None:
 
 def test_a_folder_as_a_checkpoint_is_refused(tmp_path: Path) -> None:
     [problem] = problems_of(tmp_path)
-    assert "cannot be read: " in problem
+    assert "is a folder of shards" in problem
 
 
 # ------------------------------------------------------------------------------------------ this machine
