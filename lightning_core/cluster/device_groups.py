@@ -30,8 +30,8 @@ class DeviceGroups:
         name: Name of the pool, with which the names of the groups begin.
         devices: Number of devices.
         resource: Ray's resource that counts devices.
-        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; or the type of its
-            accelerator, as Ray spells it, in any case. Empty for any.
+        locations: Location of each device, the value of the label :data:`LOCATION_LABEL` of its node; or the type of
+            its accelerator, as Ray spells it, in any case. Empty for any.
 
     Attributes:
         resource: Ray's resource that counts devices.

@@ -23,9 +23,10 @@ from lightning_core.core.targets import Target
 from lightning_core.history.history import History
 from lightning_core.history.pool_scene import PoolScene
 from lightning_core.parts.market.node_counts import NodeCounts
+from lightning_core.planning.merged_plans import joined
 from lightning_core.planning.sequencing import one_by_one
 from lightning_core.scheduler.allocation import Caps
-from lightning_core.scheduler.divider import Membership, PolicyOf, joined
+from lightning_core.scheduler.divider import Membership, PolicyOf
 
 
 class HeaviestFirst(Stateful):
