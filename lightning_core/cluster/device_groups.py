@@ -86,7 +86,7 @@ class DeviceGroups:
         return str(table["bundles_to_node_id"][0]) if table.get("state") == "CREATED" else None
 
     def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the kind of accelerator and the machine of each device; empty where none differ or one is not placed."""
+        """Return the kind of accelerator and the machine of each device; empty where all are the same, or unknown."""
         nodes = [None if group is None else self.node_of(device) for device, group in enumerate(self._groups)]
         if None in nodes:
             return NOTHING_FOUND
