@@ -229,7 +229,7 @@ class PoolManager:
                 await asyncio.sleep(ERROR_PAUSE)
 
     async def _report_devices(self, scheduler: str) -> None:
-        """Report to a scheduler which devices are unavailable, and which kinds and machines there are, as they change."""
+        """Report to a scheduler which devices are unavailable, of which kinds and on which machines, as that changes."""
         reported: dict[int, str] | None = None
         told, is_current = NOTHING_FOUND, False
         while True:
