@@ -229,7 +229,7 @@ class PoolManager:
                 await asyncio.sleep(ERROR_PAUSE)
 
     async def _report_devices(self, scheduler: str) -> None:
-        """Report to a scheduler which devices are unavailable, of which kinds and on which machines, as that changes."""
+        """Report to a scheduler which devices are unavailable, and their kinds and machines, as that changes."""
         reported: dict[int, str] | None = None
         told, is_current = NOTHING_FOUND, False
         while True:

@@ -62,10 +62,10 @@ class JobView:
         continues_late: Whether it continues after its deadline.
         quantum: Minimum fraction of a device that can be granted (one number); 1 where devices are granted whole.
 
-    The following are empty where all devices are alike. A policy does not see them: it plans the jobs of each kind as on
-    a pool of its own (:mod:`lightning_core.scheduler.kinds.by_kind`), unless it has ``knows_kinds``
-    (:class:`~lightning_core.core.protocols.KnowsKinds`). ``throughput``, ``work`` and ``quantiles`` are then those on the
-    fastest kind that a job may be on.
+    The following are empty where all devices are alike. A policy does not see them: it plans the jobs of each kind as
+    on a pool of its own (:mod:`lightning_core.scheduler.kinds.by_kind`), unless it has ``knows_kinds``
+    (:class:`~lightning_core.core.protocols.KnowsKinds`). ``throughput``, ``work`` and ``quantiles`` are then those on
+    the fastest kind that a job may be on.
 
     Attributes:
         kinds: Number of devices of each kind, ``k`` of them.

@@ -1,14 +1,14 @@
 """Kinds of devices: on which kind each job should train, where they differ in how fast they are.
 
-Fast devices are scarce, and jobs gain unequally much by them. So each kind has a price, and a job is placed where what it
-takes costs least: an urgent one where it is fast, one with time where it just suffices. Jobs are taken cheapest first,
-each on the cheapest kind on which it and all that are placed already end in time; what cannot be in time anywhere comes
-last. A kind that would be idle then takes jobs that wait elsewhere, and those that end sooner on it by more than the move
-costs.
+Fast devices are scarce, and jobs gain unequally much by them. So each kind has a price, and a job is placed where what
+it takes costs least: an urgent one where it is fast, one with time where it just suffices. Jobs are taken cheapest
+first, each on the cheapest kind on which it and all that are placed already end in time; what cannot be in time
+anywhere comes last. A kind that would be idle then takes jobs that wait elsewhere, and those that end sooner on it by
+more than the move costs.
 
 That a set of jobs ends in time on a kind is tested as if its devices could be divided at will: the work due by each
-deadline must not exceed what the devices do until then. Gavel (Narayanan et al., OSDI 2020, section 4.2) solves the same
-question by a linear program, in fractions of time on each kind.
+deadline must not exceed what the devices do until then. Gavel (Narayanan et al., OSDI 2020, section 4.2) solves the
+same question by a linear program, in fractions of time on each kind.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def place(needs: KindNeeds) -> PlacedKinds:
         >>> found.kind.tolist(), found.in_time.tolist()
         ([0, 0, 1], [True, True, True])
     """
-    n, k = needs.work.shape
+    k = needs.work.shape[1]
     moves = (needs.kind[:, None] >= 0) & (np.arange(k) != needs.kind[:, None])
     work = needs.work + np.where(moves, needs.move[:, None], 0.0)
     work[needs.size[:, None] > needs.devices] = np.inf
@@ -92,7 +92,7 @@ def place(needs: KindNeeds) -> PlacedKinds:
 
 
 def prices(work: FloatArray) -> FloatArray:
-    """Return what a device-second of each kind is worth: how fast jobs are there, as a geometric mean, shape ``(k,)``."""
+    """Return what a device-second of each kind is worth: how fast jobs are there, a geometric mean, shape ``(k,)``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.log(np.min(work, axis=1, keepdims=True) / work)
     pace[~np.isfinite(pace)] = np.nan
@@ -158,7 +158,7 @@ def _rest(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedKinds
 
 
 def _use_idle(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedKinds:
-    """Move jobs to devices that would be idle now: first those that would wait, then those that end much sooner there."""
+    """Move jobs to devices that would be idle: first those that would wait, then those that end much sooner there."""
     kind = found.kind.copy()
     order = np.lexsort((needs.slack, ~found.in_time))
     free, runs = needs.devices.copy(), np.zeros(len(kind), np.bool_)

@@ -103,9 +103,7 @@ class Simulation:
         self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
         if pace is None:
             self._settings = replace(self._settings, beside=Beside.NEVER)
-        self._pace, self._kinds = pace, tuple(kinds) or settings.locations
-        if self._kinds and len(self._kinds) != settings.devices:
-            raise ValueError(f"kinds must be one for each of {settings.devices} devices, got {len(self._kinds)}")
+        self._pace, self._kinds = pace, _checked_kinds(kinds, settings)
         self._delays = delays or Delays()
         self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal
@@ -281,3 +279,11 @@ class Simulation:
             None if self._nodes is None else self._nodes.record(self._scheduler),
             self._scheduler.failed_parts,
         )
+
+
+def _checked_kinds(kinds: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """Return the kind of each device; a ValueError if there are more or fewer."""
+    found = tuple(kinds) or settings.locations
+    if found and len(found) != settings.devices:
+        raise ValueError(f"kinds must be one for each of {settings.devices} devices, got {len(found)}")
+    return found

@@ -5,8 +5,8 @@ Rules
 1. A rate belongs to a kind of trainings (:attr:`~lightning_core.core.jobs.Job.family`) on a number of devices of one
    kind: what one job has shown counts for the next one of its family.
 2. What is not measured follows from what is. The logarithm of a rate is one number of the family, plus an effect of the
-   kind of device that all families share, plus a rest that only a measurement tells: normal, so that what to expect is a
-   linear regression.
+   kind of device that all families share, plus a rest that only a measurement tells: normal, so that what to expect is
+   a linear regression.
 3. Nothing is taken from a device's name: which kind is how fast is seen, here or in earlier runs.
 """
 
