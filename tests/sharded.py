@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import DataLoader
 
+from lightning_core.agent.steering import ranks as agreement
 from lightning_core.bundle.strategies import read_strategy
 from lightning_core.callbacks import ElasticLoader
 from lightning_core.callbacks.launched import LaunchedCallback
@@ -28,6 +29,7 @@ from lightning_core.worker.process_group import Rank, joined_ranks, trainer_argu
 from tests.callbacks.test_callback import ConnectedScript, Script, grant
 from tests.matrix.training import digest
 from tests.tiny import QUIET, Batch, Net, Noisy, NoisyPoints
+from tests.waiting import until
 
 MODEL_PARALLEL = "lightning.pytorch.strategies.ModelParallelStrategy"
 # Strategies by the head of their column, each with what a config says of it.
@@ -161,13 +163,14 @@ def train_rank(
         one_file: Whether the strategy is to save one file.
         save_every: Seconds between two periodic checkpoints.
         keep_best: Whether the best model is kept.
-        hold_at: Batch at which it is held for a moment.
+        hold_at: Batch at which it is held for a moment, before it is told to leave; 0 for never.
         fault: Name of a function of this module that is called before it trains.
         dropout: Whether the model draws random numbers.
         bad_from: Batch from which the losses are NaN; -1 for never.
         pause: Seconds that a batch sleeps.
     """
     torch.set_num_threads(1)
+    agreement.batches_between = lambda *_: 1  # on a busy machine an agreement takes longer than many of these batches
     number, of = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     rank = Rank(number, of, port=int(os.environ.get("MASTER_PORT", "0")), micro_batches=micro_batches)
     strategy = read_strategy((WHOLE if one_file else STRATEGIES)[column])
@@ -215,18 +218,18 @@ def train_rank(
             "ended": ended, "steps": trainer.global_step,
             "losses": {str(step): loss for step, loss in model.losses.items()},
             "weights": "" if column == "FSDP" else digest(whole(trainer.strategy.lightning_module_state_dict())),
-            "seen": model.seen, "best": core.best_model_path, "held": holder.stood_still,
+            "seen": model.seen, "best": core.best_model_path, "held": [holder.stood_still, holder.went_on],
             "saved": None if core.last_checkpoint is None else list(core.last_checkpoint),
         }  # fmt: skip
 
 
 class _HeldFor:
-    """Holds a job for a moment, and looks whether it stands still meanwhile."""
+    """Holds a job for a moment, looks whether it stands still meanwhile and goes on afterwards, and lets it leave."""
 
     def __init__(self, of: int) -> None:
         self._devices = tuple(range(of))
         self._thread = threading.Thread()
-        self.stood_still = False
+        self.stood_still = self.went_on = False
 
     def start(self, fit: Any, model: ShardedNet) -> None:
         if self._thread.ident is None:
@@ -235,11 +238,14 @@ class _HeldFor:
             self._thread.start()
 
     def _hold(self, inbox: Any, model: ShardedNet) -> None:
-        time.sleep(0.5)
+        until(lambda: inbox.parked)
         before = len(model.losses)
         time.sleep(0.3)
         self.stood_still = len(model.losses) == before
         inbox.take(Grant("job", 3, 1.0, self._devices, Reason("fixed_share")))
+        until(lambda: len(model.losses) > before)
+        self.went_on = True
+        inbox.take(Grant("job", 9, 0.0, (), Reason("makes_room")))
 
     def join(self) -> None:
         if self._thread.ident is not None:

@@ -80,9 +80,10 @@ class Ranks:
 
 def check_hold(ranks: Ranks) -> None:
     """Check that all ranks hold, and go on."""
-    found = ranks.train("a", hold_at=5, target="100 batches", pause=0.01)
-    assert [one["steps"] for one in found] == [100] * ranks.number
-    assert found[0]["held"]
+    found = ranks.train("a", hold_at=5, target="1000000 batches", pause=0.01)
+    assert found[0]["held"] == [True, True]
+    assert len({one["steps"] for one in found}) == 1
+    assert [one["ended"].partition(":")[0] for one in found] == ["JobReleased"] * ranks.number
 
 
 def check_stop(ranks: Ranks) -> None:
