@@ -123,7 +123,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
     """Play the whole trace under one policy."""
     runs = [job for job in jobs if job.can_run(devices)]
     reports = REPORTS if period <= PERIOD else REPORTS_SELDOM
-    with _named(contender.policy) as name:
+    with registered(contender.policy) as name:
         # All targets are numbers of batches: no loss is forecast, so the cheapest estimator will do.
         settings = Settings(
             name, contender.arguments, estimator="log_time", period=period, devices=devices, resident=devices
@@ -149,7 +149,7 @@ def play(jobs: Sequence[Wanted], devices: int, contender: Contender, period: flo
 
 
 @contextmanager
-def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
+def registered(policy: str | Callable[..., Policy]) -> Iterator[str]:
     """Register a policy of the benchmark with the scheduler while it is played, and yield its name."""
     if isinstance(policy, str):
         yield policy

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
+from benchmarks.clusters.cluster_play import registered
 from benchmarks.unlike.measured_kinds import KINDS, DrawnJob, device_kinds
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.protocols import Policy
 from lightning_core.core.targets import BatchTarget
-from lightning_core.policies import POLICIES
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
@@ -54,7 +53,7 @@ def play(
 ) -> PlayedKinds:
     """Play jobs under a policy; a job that resumes on other devices loses so many seconds."""
     kinds = device_kinds(devices)
-    with _named(contender.policy) as name:
+    with registered(contender.policy) as name:
         settings = Settings(
             name, contender.arguments, estimator="log_time", period=PERIOD, devices=len(kinds), resident=len(kinds),
             locations=() if contender.knows == "nothing" else kinds, stay=0.0, resize=restart, remember=len(jobs),
@@ -86,17 +85,3 @@ def _simulated(drawn: DrawnJob, knows: str, restart: float) -> SimulatedJob:
         job, position, [1.0] * len(position), first, drawn.submitted, restart=restart, earlier=(run,),
         paces={kind: rate / first for kind, rate in zip(KINDS, drawn.rates, strict=True)},
     )  # fmt: skip
-
-
-@contextmanager
-def _named(policy: str | Callable[..., Policy]) -> Iterator[str]:
-    """Register a policy of the benchmark with the scheduler while it is played, and yield its name."""
-    if isinstance(policy, str):
-        yield policy
-        return
-    name = f"benchmarks.{policy.__name__}"
-    POLICIES[name] = policy
-    try:
-        yield name
-    finally:
-        del POLICIES[name]

@@ -132,7 +132,7 @@ def write(
         trainer: Trainer of the job.
         path: Path of the file or, for a strategy that saves shards, of their listing.
         io: Plugin that saves the file; a new one by default.
-        files: What saves shards; a new one by default.
+        files: Writer of folders of shards; a new one by default.
         value: Value of a metric, for the manifest.
         asynchronous: Whether training continues while the file is written. Its SHA-256 is then not known yet, and
             errors are raised when ``io`` is torn down.

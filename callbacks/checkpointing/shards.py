@@ -51,7 +51,7 @@ def write_shards(trainer: pl.Trainer, checkpoint: dict[str, Any], files: SavedFi
 
     Args:
         trainer: Trainer of the job.
-        checkpoint: What Lightning has dumped on this rank.
+        checkpoint: Content of the checkpoint, as Lightning has dumped it on this rank.
         files: Where it is saved; used on the first rank.
         batches: Batches done.
 

@@ -17,8 +17,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 LOCATION_LABEL = "lightning-core/location"
 # Label with the type of a node's accelerator, such as A100, which Ray sets itself.
 ACCELERATOR_LABEL = "ray.io/accelerator-type"
-# What is found of devices that do not differ.
-NOTHING_FOUND: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 # Label with the id of a node, set by Ray.
 NODE_ID = "ray.io/node-id"
 
@@ -86,15 +84,16 @@ class DeviceGroups:
         return str(table["bundles_to_node_id"][0]) if table.get("state") == "CREATED" else None
 
     def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the kind of accelerator and the machine of each device; empty where all are the same, or unknown."""
+        """Return the kind of accelerator and the machine of each device: an empty name where it is unknown for now.
+
+        All that are on one machine have none.
+        """
         nodes = [None if group is None else self.node_of(device) for device, group in enumerate(self._groups)]
-        if None in nodes:
-            return NOTHING_FOUND
         listed: Any = ray.nodes  # it has no types
         labels = {node["NodeID"]: node.get("Labels") or {} for node in listed()}
-        kinds = tuple(str(labels.get(node, {}).get(ACCELERATOR_LABEL, "")).lower() or "other" for node in nodes)
-        machines = tuple(map(str, nodes))
-        return kinds if len(set(kinds)) > 1 else (), machines if len(set(machines)) > 1 else ()
+        kinds = tuple(str(labels.get(node, {}).get(ACCELERATOR_LABEL, "")).lower() for node in nodes)
+        machines = tuple(node or "" for node in nodes)
+        return kinds, machines if len({*machines} - {""}) > 1 else ()
 
     def strategy(self, device: int) -> PlacementGroupSchedulingStrategy:
         """Return the scheduling strategy that starts an actor on a device."""

@@ -48,6 +48,9 @@ class NodeSlots(WorkerSlots):
         for slot in self:
             slot.problem = NO_NODE
 
+    async def found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (), ()  # a device is now one node, now another
+
     async def open(self) -> None:
         async with self._opening:
             if self._opened:

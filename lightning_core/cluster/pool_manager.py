@@ -25,7 +25,6 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.cluster import config_checker
-from lightning_core.cluster.device_groups import NOTHING_FOUND
 from lightning_core.cluster.launcher import READY_WITHIN, Launcher
 from lightning_core.cluster.monitor import ASK_INTERVAL, WorkerMonitor
 from lightning_core.cluster.node_slots import NodeSlots
@@ -231,7 +230,8 @@ class PoolManager:
     async def _report_devices(self, scheduler: str) -> None:
         """Report to a scheduler which devices are unavailable, and their kinds and machines, as that changes."""
         reported: dict[int, str] | None = None
-        told, is_current = NOTHING_FOUND, False
+        told: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        is_current = False
         while True:
             try:
                 await self._slots.refresh()
@@ -248,7 +248,7 @@ class PoolManager:
                     told = found
                 is_current = True
             except (RayError, ValueError, TimeoutError):  # it is being restarted, or is stalled
-                reported, told = None, NOTHING_FOUND
+                reported = told = None
             except Exception:  # whatever the error: the next check may succeed
                 log.exception("the devices could not be checked")
                 await asyncio.sleep(ERROR_PAUSE)

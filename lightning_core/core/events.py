@@ -239,8 +239,9 @@ class DevicesFound:
     """Kinds and machines of the devices of a pool, as it has found them; sent whenever they change.
 
     Args:
-        kinds: Kind of each device, such as the type of its accelerator; empty if they are alike or unknown.
-        machines: Machine of each device, by any name; empty if they are all on one or unknown.
+        kinds: Kind of each device, such as the type of its accelerator: an empty name if it is unknown now. Empty if
+            nothing is known.
+        machines: Machine of each device, by any name, likewise; empty if they are all on one.
 
     Raises:
         ValueError: If a name is too long, or there are more devices than a pool may have.

@@ -21,7 +21,7 @@ from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 
 # Factor on the cost of a kind on which a job is not: what a forecast gets wrong must not move it.
 ELSEWHERE = 1.1
-# Part of the time that is left by which a job must end sooner on an idle kind to be moved there.
+# A job is moved to an idle kind if it ends sooner there by this part of its remaining time.
 WORTH_MOVING = 0.2
 # Rounds in which prices are adapted, and the most that one changes in a round.
 ROUNDS, STEP = 4, 2.0
@@ -102,46 +102,33 @@ def prices(work: FloatArray) -> FloatArray:
     return price
 
 
-def _placed(
-    needs: KindNeeds, work: FloatArray, cost: FloatArray, otherwise: FloatArray | None = None
-) -> tuple[PlacedKinds, FloatArray]:
+def _placed(needs: KindNeeds, work: FloatArray, *costs: FloatArray) -> tuple[PlacedKinds, FloatArray]:
     """Place jobs cheapest first, each on the cheapest kind where all end in time; return also how full each kind is.
 
     Args:
         needs: Needs of the jobs.
         work: Seconds that each job takes on each kind, moves included, shape ``(n, k)``.
-        cost: What that costs; inf where it is not to be, shape ``(n, k)``.
-        otherwise: Costs for those that are in time nowhere by the first ones.
+        costs: What that costs; inf where it is not to be, shape ``(n, k)``. Those that are in time nowhere are placed
+            by the next costs, behind the others.
     """
     n, k = work.shape
     by_deadline = np.argsort(needs.slack, kind="stable")
     rank = np.empty(n, np.int64)
     rank[by_deadline] = np.arange(n)
     room = needs.devices[:, None] * needs.slack[by_deadline]  # device-seconds until each deadline that are free
-    fits = work <= needs.slack[:, None] + EPSILON
-    cost = np.where(fits, cost, np.inf)
-    cheapest = cost.min(axis=1)
     kind, in_time = np.full(n, -1), np.zeros(n, np.bool_)
     wanted = np.zeros(k)
-    for row in np.lexsort((rank, cheapest / needs.weight)).tolist():
-        if not np.isfinite(cheapest[row]):
-            break
-        at, seconds = rank[row], work[row] * needs.size[row]
-        options = np.argsort(cost[row], kind="stable")
-        wanted[options[0]] += seconds[options[0]]
-        for one in options.tolist():
-            if not fits[row, one]:
-                break
-            if room[one, at:].min() >= seconds[one] - EPSILON:
-                room[one, at:] -= seconds[one]
-                kind[row], in_time[row] = one, True
-                break
-    if otherwise is not None and not in_time.all():
-        others = np.flatnonzero(~in_time)
-        for row in others[np.argsort((otherwise[others].min(axis=1) / needs.weight[others]), kind="stable")].tolist():
+    for number, cost in enumerate(costs):
+        cost = np.where(work <= needs.slack[:, None] + EPSILON, cost, np.inf)
+        cheapest = cost.min(axis=1)
+        left = np.flatnonzero(~in_time & np.isfinite(cheapest))
+        for row in left[np.lexsort((rank[left], cheapest[left] / needs.weight[left]))].tolist():
             at, seconds = rank[row], work[row] * needs.size[row]
-            for one in np.argsort(otherwise[row], kind="stable").tolist():
-                if work[row, one] <= needs.slack[row] + EPSILON and room[one, at:].min() >= seconds[one] - EPSILON:
+            options = [one for one in np.argsort(cost[row], kind="stable").tolist() if np.isfinite(cost[row, one])]
+            if not number:
+                wanted[options[0]] += seconds[options[0]]
+            for one in options:
+                if room[one, at:].min() >= seconds[one] - EPSILON:
                     room[one, at:] -= seconds[one]
                     kind[row], in_time[row] = one, True
                     break

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from lightning_core.core.saved_state import Stateful
 from lightning_core.scheduler.settings import Settings
 
 Devices = tuple[int, ...]
+
+# Kind of a device whose own is unknown, where those of others are known.
+OTHER = "other"
 
 
 class PoolDevices(Stateful):
@@ -25,24 +29,26 @@ class PoolDevices(Stateful):
     Attributes:
         kinds: Name of the kind of each device; empty while all are alike.
         machines: Name of the machine of each device; empty while it is unknown.
+        names: Names of all kinds that there have been. The place of one is its index, for good.
     """
 
-    STATE = ("kinds", "machines")
+    STATE = ("kinds", "machines", "names")
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.kinds: tuple[str, ...] = settings.locations
         self.machines: tuple[str, ...] = ()
+        self.names: tuple[str, ...] = ()
         self._look()
 
     def _look(self) -> None:
-        self.names = tuple(dict.fromkeys(self.kinds))
+        self.names = tuple(dict.fromkeys((*self.names, *self.kinds)))
         self.of: IntArray = np.array([self.names.index(kind) for kind in self.kinds], np.int64)
         """Index of the kind of each device; empty while all are alike."""
 
-    def restore(self, state: object) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
-        super().restore(state)  # type: ignore[arg-type]
+        super().restore(state)
         self._look()
 
     @property
@@ -50,18 +56,23 @@ class PoolDevices(Stateful):
         """Whether there are several kinds."""
         return len(self.names) > 1
 
-    def find(self, kinds: Sequence[str], machines: Sequence[str]) -> bool:
-        """Take what the pool has found of its devices; return whether that changes anything.
+    def after(self, kinds: Sequence[str], machines: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the kinds and the machines once the pool has found some; what it has not found stays as it was.
 
         Args:
-            kinds: Kind of each device; empty if unknown.
-            machines: Machine of each device; empty if unknown.
+            kinds: Kind of each device, an empty name if unknown; empty, or of another length, if nothing is known.
+            machines: Machine of each device, likewise.
         """
-        before = self.kinds, self.machines
-        self.kinds = self._settings.locations or tuple(kinds)
-        self.machines = tuple(machines)
+        n = self._settings.devices
+        return (
+            self._settings.locations or _known(self.kinds, kinds, n, OTHER),
+            _known(self.machines, machines, n, ""),
+        )
+
+    def find(self, kinds: Sequence[str], machines: Sequence[str]) -> None:
+        """Take what the pool has found of its devices; see :meth:`after`."""
+        self.kinds, self.machines = self.after(kinds, machines)
         self._look()
-        return before != (self.kinds, self.machines)
 
     def counts(self, unavailable: Collection[int]) -> IntArray:
         """Return how many devices of each kind can have workers, shape ``(k,)``."""
@@ -92,3 +103,9 @@ class PoolDevices(Stateful):
     def kind_of(self, home: Devices) -> int:
         """Return the kind of some devices that are alike; -1 for none."""
         return int(self.of[home[0]]) if home and len(self.of) else -1
+
+
+def _known(before: tuple[str, ...], found: Sequence[str], n: int, unknown: str) -> tuple[str, ...]:
+    if len(found) != n or not any(found):
+        return before
+    return tuple(new or old for new, old in zip(found, before or (unknown,) * n, strict=True))

@@ -25,6 +25,7 @@ from lightning_core.core.control import Ask, Note, PartAnswer
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import (
     Close,
+    DevicesFound,
     EarlierRuns,
     Event,
     LaunchTimedOut,
@@ -131,6 +132,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: fl
     settings = state.settings
     if not available:
         return Reason("no_such_location", text=job.location)
+    if state.devices.names and not state.devices.allowed_kinds(job):
+        return Reason("no_such_kind", text=" or ".join(job.kinds))
     least = job.sizes[0] if job.sizes else job.min_devices
     if cap < least <= available:
         return Reason("above_cap", (least, cap), state.table.group_word)
@@ -291,16 +294,16 @@ def _is_no_op(state: SchedulerState, event: Event, now: float) -> bool:
             return not any(_lacks_history(state, name) for name, _ in found) and not any(map(known.lacks, paces))
         case Close():
             return state.closing
+        case DevicesFound(kinds, machines):
+            return state.devices.after(kinds, machines) == (state.devices.kinds, state.devices.machines)
         case PartEvent():
             return part_events.is_known(state, event, SchedulerView(state, now))
-        case Cancel() | Pause():
-            return table.find_active(event.job) is None
         case Ask():
             row = table.find_active(event.job)
             return row is None or not asked_levels.changes(state, row, event)
-        case Resume():
+        case Cancel() | Pause() | Resume():
             row = table.find_active(event.job)
-            return row is None or not (table.paused[row] or table.evicted[row])
+            return row is None or (isinstance(event, Resume) and not (table.paused[row] or table.evicted[row]))
         case SetDeadline() | SetDevices() | SetLocation() | SetTerms():
             return not _fits(state, event, now)
     return False

@@ -200,8 +200,7 @@ def pool_changed(state: SchedulerState, event: Event, now: float) -> None:
         case DevicesUnavailable(devices):
             state.unavailable = frozenset(devices)
         case DevicesFound(kinds, machines):
-            n = state.settings.devices
-            state.find_devices(*(names if len(names) == n else () for names in (kinds, machines)))
+            state.find_devices(kinds, machines)
         case Close():
             state.closing = True
 

@@ -94,7 +94,7 @@ class SchedulerState:
         self.forming = Forming()
         self.devices = PoolDevices(settings)
         self.rates = KindRates()
-        self._plan_by_kind()
+        self.plan_by_kind()
         self.controllers = settings.make_controllers()
         self.failed: dict[Asker, str] = {}
         self.unavailable: frozenset[int] = frozenset()
@@ -108,13 +108,12 @@ class SchedulerState:
             return policy
         return guarded_policy(policy, name, self.calls, lambda: POLICIES.build(Settings().policy, {}))
 
-    def find_devices(self, kinds: Sequence[str], machines: Sequence[str]) -> bool:
-        """Take what the pool has found of its devices; return whether a round is needed."""
-        changes = self.devices.find(kinds, machines)
-        self._plan_by_kind()
-        return changes
+    def find_devices(self, kinds: Sequence[str], machines: Sequence[str]) -> None:
+        """Take what the pool has found of its devices."""
+        self.devices.find(kinds, machines)
+        self.plan_by_kind()
 
-    def _plan_by_kind(self) -> None:
+    def plan_by_kind(self) -> None:
         """Let the policy plan each kind of devices by itself, where there are several."""
         kinds = len(self.devices.names)
         if kinds < 2 or isinstance(self.policy, KnowsKinds):
@@ -374,9 +373,8 @@ def restore_state(state: SchedulerState, saved: Mapping[str, Any]) -> tuple[floa
         AbsentPartError: If a part has asked for something and is not installed.
     """
     try:
-        found = PoolDevices(state.settings)
-        found.restore(saved["devices"])
-        state.find_devices(found.kinds, found.machines)
+        state.devices.restore(saved["devices"])
+        state.plan_by_kind()
         for name in _PARTS:
             part = getattr(state, name)
             if (part is None) != (saved[name] is None):
@@ -426,10 +424,10 @@ def restore_controller(state: SchedulerState, by: Asker, saved: dict[str, Any] |
 
 
 def _for_kinds(policy: Policy, kinds: int) -> Policy:
-    """Return a policy for so many kinds of devices; one for fewer begins anew for the others."""
-    if not isinstance(policy, ByKind):
-        return ByKind(policy, kinds)
-    return policy if len(policy.policies) == kinds else ByKind(policy.policies[0], kinds)
+    """Return a policy for so many kinds of devices, of which each that is new begins with what the first remembers."""
+    by_kind = policy if isinstance(policy, ByKind) else ByKind(policy)
+    by_kind.grow(kinds)
+    return by_kind
 
 
 def _banks(policy: Policy) -> Sequence[Estimator]:

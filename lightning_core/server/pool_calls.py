@@ -57,7 +57,7 @@ class PoolCalls:
             )
 
     async def set_found(self, kinds: Sequence[str], machines: Sequence[str]) -> None:
-        """Set the kind and the machine of each device, as they were found; empty where none differ."""
+        """Set the kind and the machine of each device, as they were found; an empty name where one is unknown."""
         await self._ready()
         n = self._host.scheduler.settings.devices
         await self._handle(DevicesFound(*(tuple(names[:n]) for names in (kinds, machines))))

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from lightning_core.core.earlier_runs import EarlierRun
-from lightning_core.core.events import DevicesFound, EarlierRuns, Report, Submit, Tick
+from lightning_core.core.events import DevicesFound, DevicesUnavailable, EarlierRuns, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
+from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.targets import BatchTarget
 from lightning_core.policies import POLICIES
+from lightning_core.policies.triage import Triage
 from lightning_core.scheduler.kinds.kind_rates import KindRates
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
@@ -132,6 +134,51 @@ def test_kinds_that_the_pool_finds_are_used_from_then_on_and_survive_a_restart()
     for now in (4.0, 5.0):
         assert other.handle(Tick(), now) == scheduler.handle(Tick(), now)
     assert other.state() == scheduler.state()
+
+
+def test_kinds_come_and_stay_known_while_a_node_is_away() -> None:
+    scheduler = Scheduler(replace(POOL, locations=()))
+    scheduler.handle(Submit((job("a", 120.0, 1000, model="net"), job("b", 900.0, 1000, model="net"))), 0.0)
+    scheduler.handle(DevicesFound(("slow", "fast")), 1.0)
+    scheduler.handle(Report("a", 1, 1, version=9, batches=20, busy=2.0), 3.0)
+    for now, found in enumerate((("slow", ""), (), ("", "fastest"), ("slow", "fast"), ("fast", "fast")), 4):
+        scheduler.handle(DevicesFound(found), float(now))
+        scheduler.handle(Tick(), now + 0.5)
+        scheduler.check()
+        other = Scheduler(scheduler.settings)
+        other.restore(scheduler.state())
+        assert other.handle(Tick(), now + 0.6) == scheduler.handle(Tick(), now + 0.6)
+    assert scheduler._state.devices.names == ("slow", "fast", "fastest")  # a number means the same kind for good
+
+
+def test_what_is_known_of_the_devices_is_not_journalled_again() -> None:
+    scheduler = Scheduler(replace(POOL, locations=()))
+    event = DevicesFound(KINDS, ("m1", "m2"))
+    assert scheduler.answers_to_no_op(event, 1.0) is None
+    scheduler.handle(event, 1.0)
+    assert scheduler.answers_to_no_op(event, 2.0) == []
+    assert scheduler.answers_to_no_op(DevicesFound(), 2.0) == []
+
+
+def test_a_job_for_kinds_that_the_pool_lacks_is_refused() -> None:
+    scheduler = submitted(job("one", 900.0, 1000, kinds=("a100", "h100")))
+    assert scheduler.last("one").verdict == "cancelled"
+    assert str(scheduler.last("one").reason) == "requires a device of kind a100 or h100, where the pool has none"
+
+
+def test_jobs_that_can_be_nowhere_wait_and_disturb_no_plan_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = submitted(job("here", 900.0, 1000), job("gone", 900.0, 1000, kinds=("slow",)))
+    calls, plan = list[int](), Triage.plan
+
+    def counted(policy: Triage, jobs: JobView, now: float) -> Plan:
+        calls.append(len(jobs))
+        return plan(policy, jobs, now)
+
+    monkeypatch.setattr(Triage, "plan", counted)
+    scheduler.handle(DevicesUnavailable((1,), "lost"), 1.0)
+    scheduler.check()
+    assert where(scheduler) == {"here": ("fast",), "gone": ()}
+    assert calls == [1]
 
 
 def test_names_in_the_settings_stand_above_what_is_found() -> None:

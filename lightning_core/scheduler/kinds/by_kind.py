@@ -16,7 +16,8 @@ import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
-from lightning_core.core.protocols import ChoosesSizes, Estimator, KeepsRows, LooksAtCurves, Policy, Queues
+from lightning_core.core.protocols import Estimator, KeepsRows, LooksAtCurves, Policy, Queues
+from lightning_core.core.reasons import index
 from lightning_core.core.saved_state import Saves, StateError
 from lightning_core.planning.kinds import KindNeeds, in_order, place
 from lightning_core.planning.merged_plans import joined
@@ -32,12 +33,14 @@ class ByKind:
 
     Args:
         policy: The policy, which becomes that of the first kind.
-        kinds: Number of kinds.
     """
 
-    def __init__(self, policy: Policy, kinds: int) -> None:
-        self.policies: list[Policy] = [policy, *(deepcopy(policy) for _ in range(kinds - 1))]
-        self.chooses_sizes = isinstance(policy, ChoosesSizes)
+    def __init__(self, policy: Policy) -> None:
+        self.policies: list[Policy] = [policy]
+
+    def grow(self, kinds: int) -> None:
+        """Make a copy of the policy for each kind that has none."""
+        self.policies += [deepcopy(self.policies[0]) for _ in range(kinds - len(self.policies))]
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         """Place the jobs on kinds, and return the plans of all kinds as one."""
@@ -49,10 +52,9 @@ class ByKind:
             if len(its):
                 plans.append(self.policies[k].plan(_on_kind(jobs, its, k, devices[k]), now))
                 used.append(its)
-        if len(lost := np.flatnonzero(kind < 0)):  # it can be on no device that there is now
-            plans.append(self.policies[0].plan(jobs.only(lost), now))
-            plans[-1] = replace(plans[-1], share=np.zeros(len(lost)), finish=np.full(len(lost), np.inf))
-            used.append(lost)
+        if len(nowhere := np.flatnonzero(kind < 0)):
+            plans.append(_nothing_for(len(nowhere)))
+            used.append(nowhere)
         return replace(joined(jobs, plans, used), kind=kind)
 
     def _place(self, jobs: JobView, now: float) -> IntArray:
@@ -99,6 +101,12 @@ class ByKind:
             raise StateError(f"a saved policy must be for {len(self.policies)} kinds, got {len(state['policies'])}")
         for policy, saved in zip(self.policies, state["policies"], strict=True):
             cast(Saves, policy).restore(saved)
+
+
+def _nothing_for(n: int) -> Plan:
+    """Return the plan of ``n`` jobs that can be on no device that there is now."""
+    reason = np.full(n, index("no_room"))
+    return Plan(np.arange(n), np.zeros(n), np.full(n, np.inf), reason, reason.copy(), np.zeros((n, 2)))
 
 
 def _devices(jobs: JobView) -> IntArray:
