@@ -21,10 +21,10 @@ from benchmarks.unlike.measured_kinds import draw, most_in_time
 from benchmarks.unlike.play_kinds import RESTART, KindContender, play
 
 DEVICES = {"v100": 8, "p100": 8, "k80": 8}
-LOADS: Mapping[Size, Sequence[float]] = {"quick": (2, 4, 8, 14), "default": (1, 2, 4, 8, 14, 20),
+LOADS: Mapping[Size, Sequence[float]] = {"quick": (4, 14, 24), "default": (1, 2, 4, 8, 14, 20),
                                          "full": (1, 2, 4, 8, 14, 20)}  # fmt: skip
-SEEDS: Mapping[Size, int] = {"quick": 4, "default": 10, "full": 30}
-JOBS: Mapping[Size, int] = {"quick": 50, "default": 70, "full": 70}
+SEEDS: Mapping[Size, int] = {"quick": 3, "default": 10, "full": 30}
+JOBS: Mapping[Size, int] = {"quick": 40, "default": 70, "full": 70}
 OURS, LEARNS, BLIND, EDF = "ours", "learns", "blind", "edf"
 GAVEL = ("gavel", "gavel relaxed")
 ROWS = {

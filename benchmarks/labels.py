@@ -512,6 +512,22 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "met": ("Deadlines met under decor", "{:.0f} of 5"),
         "fixed_met": ("Deadlines met with fixed devices", "{:.0f} of 5"),
     },
+    "kinds": {
+        "bound": ("Deadlines that any scheduler could meet, upper bound, mean over loads", "{:.3f}"),
+        "ours_met": ("Deadlines met, mean over loads: triage", "{:.3f} ± {ours_met_error:.3f}"),
+        "learns_met": ("... that learns rates as jobs train", "{:.3f} ± {learns_met_error:.3f}"),
+        "blind_met": ("... that takes all devices for alike", "{:.3f} ± {blind_met_error:.3f}"),
+        "edf_met": ("... earliest deadline first, on the kind where it ends first", "{:.3f} ± {edf_met_error:.3f}"),
+        "gavel_best_met": ("... Gavel's linear program, the better of its rows", "{:.3f} ± {gavel_best_met_error:.3f}"),
+        "over_blind": (
+            "Triage over the blind, where the blind meets nearest to half (load)",
+            "{:.2f} ({half_load:.0f})",
+        ),
+        "behind_gavel_cells": (
+            "Loads at which it is behind Gavel's by more than a standard error; if moves cost nothing",
+            "{:.0f}; {behind_gavel_cells_free_moves:.0f}",
+        ),
+    },
     "cluster": {
         "bound": ("Deadlines that any scheduler could meet (upper bound)", "{:.0f} of {jobs:.0f}"),
         "bound_pct": ("Deadlines that any scheduler could meet (upper bound)", "{:.1f} %"),
