@@ -19,6 +19,7 @@ from benchmarks.common import Figures, Size, main, table
 from benchmarks.unlike.gavel_kinds import GavelOnKinds
 from benchmarks.unlike.measured_kinds import draw, most_in_time
 from benchmarks.unlike.play_kinds import RESTART, KindContender, play
+from benchmarks.unlike.unseen_rates import foreseen
 
 DEVICES = {"v100": 8, "p100": 8, "k80": 8}
 LOADS: Mapping[Size, Sequence[float]] = {"quick": (4, 14, 24), "default": (1, 2, 4, 8, 14, 20),
@@ -67,6 +68,7 @@ def measure(size: Size) -> Figures:
             for load in LOADS[size]
         ])  # fmt: skip
         figures |= _figures(met, LOADS[size], restart, some, count)
+    figures |= foreseen()
     figures["bound"] = float(np.mean([bound[load].mean() for load in LOADS[size]])) / count
     return figures
 

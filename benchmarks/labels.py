@@ -523,6 +523,11 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "Triage over the blind, where the blind meets nearest to half (load)",
             "{:.2f} ({half_load:.0f})",
         ),
+        "unseen_error": ("Rate on a kind never seen, median error of its logarithm", "{:.2f}"),
+        "unseen_within_1": (
+            "... within one and two of the spreads that are told",
+            "{:.0%}; {unseen_within_2:.0%}",
+        ),
         "behind_gavel_cells": (
             "Loads at which it is behind Gavel's by more than a standard error; if moves cost nothing",
             "{:.0f}; {behind_gavel_cells_free_moves:.0f}",
