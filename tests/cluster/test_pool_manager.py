@@ -25,7 +25,7 @@ from ray.exceptions import (
 )
 
 from lightning_core.cluster import device_groups, launcher, monitor, node_slots, pool_manager, worker_slots
-from lightning_core.cluster.device_groups import LOCATION_LABEL
+from lightning_core.cluster.device_groups import ACCELERATOR_LABEL, LOCATION_LABEL
 from lightning_core.cluster.launcher import Launcher
 from lightning_core.cluster.monitor import classify_exit
 from lightning_core.cluster.pool_manager import PoolManager
@@ -106,6 +106,7 @@ class Stage:
             spec_sha256=Method(lambda job: self.digest),
             register_devices=Method(lambda devices: None),
             set_unavailable=Method(lambda devices: None),
+            set_found=Method(lambda kinds, machines: None),
             placements=Method(self._placements),
         )
         self.launcher = self.new_launcher()
@@ -1025,7 +1026,7 @@ def test_a_pool_manager_retries_to_resume_its_work(stage: Stage, monkeypatch: py
 def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told once for each change, also to a scheduler that could not be told at first."""
+    """Told once for each change, also to a scheduler that could not be told at first; so is what the devices are."""
     monkeypatch.setattr(pool_manager, "ASK_INTERVAL", 0.01)
     draining: dict[str, int] = {}
     table: dict[str, Any] = {"state": "CREATED", "bundles_to_node_id": {0: "old"}}
@@ -1039,6 +1040,8 @@ def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
     look = "lightning_core.cluster.device_groups.ray_state.get_draining_nodes"
     monkeypatch.setattr(look, get_draining_nodes)
     monkeypatch.setattr(device_groups, "placement_group_table", lambda group: table)
+    nodes = [{"NodeID": node, "Labels": {ACCELERATOR_LABEL: kind}} for node, kind in (("old", "A100"), ("new", "T4"))]
+    monkeypatch.setattr("lightning_core.cluster.device_groups.ray.nodes", lambda: nodes)
     stage.slots._groups._groups = [object()]
     failures = iter([RayError("away")])
 
@@ -1068,6 +1071,7 @@ def test_devices_of_a_draining_node_are_unavailable_until_placed_elsewhere(
     none: list[Any] = []
     away = [(0, "its node is draining")]
     assert [devices for (devices,) in stage.scheduler.set_unavailable.calls] == [none, none, away, none]
+    assert stage.scheduler.set_found.calls == [(("a100",), ()), (("t4",), ())]
 
 
 def test_two_jobs_may_have_modules_of_the_same_name(tmp_path: Path) -> None:
