@@ -88,7 +88,7 @@ def test_it_never_takes_from_a_job_with_a_deadline_and_ends_once_there_is_room(p
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"fixed"}))
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_job_that_cannot_make_its_deadline_comes_after_them(policy: str, devices: int) -> None:
     """One that has a chance ends no later than if there were none without a deadline."""
     hopeless, urgent = played(job("hopeless", 60.0, 2000)), played(job("urgent", 100.0, 300))
