@@ -25,7 +25,7 @@ from lightning_core.bundle.values import (
     read_moment,
 )
 from lightning_core.core.durations import WallTime, parse_duration, parse_limit, parse_when, seconds_until
-from lightning_core.core.jobs import Beside, Capability, Job, OnHold, OnMiss, OnNan, check_term
+from lightning_core.core.jobs import Beside, Capability, Job, OnHold, OnMiss, OnNan, Spread, check_term
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, check_length, shown
 from lightning_core.core.names import NAME_RULE, is_name
 from lightning_core.core.parts import check_job_data
@@ -35,7 +35,7 @@ from lightning_core.storage.job_specs import HANG
 
 TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max_devices", "on_miss", "on_nan", "work",
          "cell", "restarts", "retries", "location", "kinds", "save_every", "keep_best", "hang", "like",
-         "memory", "on_hold", "beside", "parts")  # fmt: skip
+         "memory", "on_hold", "beside", "spread", "parts")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
 RECORDING_KEYS = ("curve", "throughput")
 JOB_KEYS = ("config", SCRIPT, *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
@@ -85,6 +85,7 @@ class _JobTermsReader:
             "memory": self.read("memory", parse_bytes),
             "on_hold": self.read("on_hold", partial(read_choice, OnHold), OnHold.KEEP),
             "beside": self.read("beside", partial(read_choice, Beside), Beside.AUTO),
+            "spread": self.read("spread", partial(read_choice, Spread), Spread.MACHINE),
         }
 
     def read_moment(self, key: str, default: float | None = None) -> Any:

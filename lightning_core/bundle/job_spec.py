@@ -14,7 +14,7 @@ from lightning_core.bundle.scripts import SCRIPT, model_of_script
 from lightning_core.bundle.values import exact_duration
 from lightning_core.core.codec import job_to_dict
 from lightning_core.core.durations import ResolvedTime, WallTime, seconds_until
-from lightning_core.core.jobs import Beside, Job, OnHold
+from lightning_core.core.jobs import Beside, Job, OnHold, Spread
 from lightning_core.core.limits import MAX_COUNT, MAX_NAME
 from lightning_core.storage.job_specs import HANG, SAVE_EVERY
 
@@ -136,6 +136,8 @@ class JobSpec:
             terms["on_hold"] = str(job.on_hold)
         if job.beside is not Beside.AUTO:
             terms["beside"] = str(job.beside)
+        if job.spread is not Spread.MACHINE:
+            terms["spread"] = str(job.spread)
         return {
             **self.config,
             **terms,

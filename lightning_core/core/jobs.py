@@ -65,11 +65,27 @@ class Beside(StrEnum):
     """While it makes no job late, whether it does more than turns or not."""
 
 
+class Spread(StrEnum):
+    """Where the devices of a job that has several of them may be."""
+
+    MACHINE = "machine"
+    """All on one machine."""
+    POOL = "pool"
+    """On one machine where there are enough, else on several."""
+
+
 def as_beside(word: str) -> Beside:
     """Return whether jobs may train beside others; a ValueError names the possible words."""
     if word not in list(Beside):
         raise ValueError(f"beside must be one of {', '.join(Beside)}, got {shown(word)}")
     return Beside(word)
+
+
+def as_spread(word: str) -> Spread:
+    """Return where the devices of a job may be; a ValueError names the possible words."""
+    if word not in list(Spread):
+        raise ValueError(f"spread must be one of {', '.join(Spread)}, got {shown(word)}")
+    return Spread(word)
 
 
 class OnRefused(StrEnum):
@@ -131,6 +147,7 @@ class Job:
         resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
         kinds: Kinds of devices that it may train on, as the pool names them; empty for any.
+        spread: Whether several devices of it must be on one machine.
         on_nan: Action when its losses are NaN or infinite.
         spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
         like: Name or tag of earlier runs with a similar loss curve; empty to select them by model, metric and batch
@@ -173,6 +190,7 @@ class Job:
     resize_seconds: float | None = None
     location: str = ""
     kinds: tuple[str, ...] = ()
+    spread: Spread = Spread.MACHINE
     on_nan: OnNan = OnNan.CONTINUE
     spec_sha256: str = ""
     like: str = ""
@@ -199,6 +217,7 @@ class Job:
             object.__setattr__(self, "parts", _data_of_parts(self.parts))
         object.__setattr__(self, "target", as_target(self.target))
         object.__setattr__(self, "beside", as_beside(self.beside))
+        object.__setattr__(self, "spread", as_spread(self.spread))
         for name in _TIMES:
             if isinstance(value := getattr(self, name), str | timedelta):
                 object.__setattr__(self, name, _seconds(name, value))

@@ -34,6 +34,7 @@ WORDS = {
     "nothing_fits": "no job is forecast to finish in time; all of them are tried",
     "too_large": "needs {0:# device}, but the pool has {1:.0f}{text}",
     "no_such_device": "requires device {0:.0f}, but the pool has only {1:# device}",
+    "no_such_machine": "needs {0:# device} of one machine, and the largest has {1:.0f} (`spread: pool` allows several)",
     "no_such_kind": "requires a device of kind {text}, where the pool has none",
     "no_such_location": "requires location {text}, where the pool has no device",
     "positive_losses": "{text} uses ratios of losses, so the target must be above 0, got {0:.4g}; use the policy "

@@ -112,6 +112,18 @@ class SpeedUp(Stateful):
             other.expect({size: factor * self.throughput(size) for size in self._seen or self.sizes})
         return other
 
+    def on_machines(self, most: int, apart: SpeedUp | None) -> SpeedUp:
+        """Return what it is where one machine has fewer devices than the job may have.
+
+        Args:
+            most: Number of devices that one machine has at most.
+            apart: What it is on devices of several machines; None if it may not have more than one machine has.
+        """
+        if self.sizes[-1] <= most:
+            return self
+        sizes = self.sizes if apart is not None else tuple(size for size in self.sizes if size <= most)
+        return OnMachines(self, apart, most, sizes or self.sizes[:1])
+
     def throughput(self, devices: float) -> float:
         """Return the batches per second on a number of devices or a share of one; NaN while unknown.
 
@@ -195,3 +207,57 @@ class SpeedUp(Stateful):
         elif a <= 0:
             a, b = 0.0, only_b
         self._a, self._b = a, b
+
+
+class OnMachines(SpeedUp):
+    """Throughput of a job whose devices are on one machine up to a number of them, and on several beyond it.
+
+    Args:
+        together: Throughput on devices of one machine.
+        apart: Throughput on devices of several; None if it may not have any number that needs them.
+        most: Number of devices that one machine has at most.
+        sizes: Numbers of devices that it can train on.
+
+    Example::
+
+        >>> together, apart = SpeedUp((1, 2, 4), (10.0, 18.0, 32.0)), SpeedUp((1, 2, 4), (10.0, 12.0, 16.0))
+        >>> speed = together.on_machines(2, apart)
+        >>> speed.useful(), speed.devices_for(17.0)
+        (((1, 2), (10.0, 18.0)), 2.0)
+        >>> together.on_machines(2, None).sizes
+        (1, 2)
+    """
+
+    __slots__ = ("_apart", "_most", "_together")
+
+    def __init__(self, together: SpeedUp, apart: SpeedUp | None, most: int, sizes: Sequence[int]) -> None:
+        super().__init__(sizes)
+        self._together, self._apart, self._most = together, apart, most
+
+    @property
+    def known(self) -> bool:
+        """Whether its throughput was measured or given, together or apart."""
+        return self._together.known or (self._apart is not None and self._apart.known)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training observed, discounted by age; inf if the throughputs were given."""
+        return self._together.seconds + (0.0 if self._apart is None else self._apart.seconds)
+
+    def throughput(self, devices: float) -> float:
+        """Return the batches per second on a number of devices or a share of one; NaN while unknown."""
+        return self._on(devices).throughput(devices)
+
+    def seen(self, devices: int) -> float:
+        """Return the seconds of training observed on this number of devices; inf if the throughputs were given."""
+        return self._on(devices).seen(devices)
+
+    def devices_for(self, throughput: float) -> float:
+        """Return the devices, or the share of one, that a throughput needs; inf if no number suffices."""
+        devices = self._together.devices_for(throughput)
+        if self._apart is None or devices <= self._most or math.isnan(devices):
+            return devices
+        return max(self._apart.devices_for(throughput), self._most + 1.0)
+
+    def _on(self, devices: float) -> SpeedUp:
+        return self._together if self._apart is None or devices <= self._most else self._apart

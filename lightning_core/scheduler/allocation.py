@@ -8,13 +8,16 @@ Rules
    restored) only if it can be, has not just begun to train there, and a device is free.
 4. Shares that do not fit are scaled to fit one device, but for jobs that yield: they have what is free there. What no
    job asks for goes to any job that can use it.
-5. At most ``slots`` launched processes stay resident on a device, and never more than its memory holds; the last in
+5. The devices of a job are on one machine: on that with the fewest free ones, so that whole machines stay free for
+   large jobs. A job that may spread has devices of several machines, of as few as possible, where none has enough.
+6. At most ``slots`` launched processes stay resident on a device, and never more than its memory holds; the last in
    the order make room. A job that is there already and needs no more than it has is no worse served there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -96,6 +99,9 @@ class Allocator:
         memory: Part of a device's memory that each job takes while it trains; empty if all fit.
         held: Part that it takes while it holds no share of a device that it is on; empty for the same.
         caps: Devices that the groups of the jobs may have; no job has more of what others leave.
+        machines: Index of the machine of each device; empty if all are on one.
+        spreads: Whether the devices of each job may be on several machines; empty if all are on one.
+        gathers: Whether each job that has devices on several is better moved to as many on one; likewise.
     """
 
     def __init__(
@@ -113,8 +119,12 @@ class Allocator:
         memory: Sequence[float] = (),
         held: Sequence[float] = (),
         caps: Caps | None = None,
+        machines: Sequence[int] = (),
+        spreads: Sequence[bool] = (),
+        gathers: Sequence[bool] = (),
     ) -> None:
         n = len(home)
+        self._machines, self._spreads, self._gathers = machines, spreads, gathers
         self._within, self._smaller, self._caps = within, smaller, caps
         self._resizes = resizes
         self._slots = [0 if device in unavailable else n if slots is None else slots for device in range(devices)]
@@ -177,7 +187,8 @@ class Allocator:
         home, free = self._home[row], self._free
         allowed = home if home and self._stays[row] else self._allowed(row)
         if enough := [d for d in allowed if free[d] >= request - TOLERANCE and self._has_room(d, row)]:
-            best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), d))
+            beside = self._free_beside()
+            best = min(enough, key=lambda d: (d not in home, free[d], self._demand(d), beside(d), d))
             self._take(row, (best,), request)
             return
         reachable = self._with_room(row, allowed)
@@ -210,28 +221,86 @@ class Allocator:
         """Give a job all of its devices whole, a smaller number that it accepts, those it has, or none."""
         n, home = self._size[row], self._home[row]
         has_room = all(self._has_room(device, row) for device in home)
-        if len(home) == n and self._all_free(home) and has_room:
+        can_stay = bool(home) and self._all_free(home) and has_room
+        gathers = bool(self._gathers) and self._gathers[row] and not self._stays[row]
+        if can_stay and len(home) == n and not gathers:
             self._take(row, home, 1.0)
             return
         must_keep = home if self._stays[row] else ()
         free = [device for device in self._with_room(row, self._allowed(row)) if self._all_free((device,))]
-        if len(must_keep) < n <= len(free) and all(device in free for device in must_keep):
-            self._take(row, self._best_of(free, n, home), 1.0)
+        if can_stay and len(home) == n:
+            self._take(row, self._on_one_machine(row, free, n) or home, 1.0)
             return
-        smaller = max((m for m in self._smaller[row] if m <= len(free)), default=0) if self._smaller else 0
-        can_stay = bool(home) and self._all_free(home) and has_room
-        if smaller > len(home) or (smaller and not can_stay):
-            self._take(row, self._best_of(free, smaller, home), 1.0)
-        elif can_stay and self._resizes and self._resizes[row]:
+        can_have = len(must_keep) < n and all(device in free for device in must_keep)
+        if can_have and (chosen := self._best_of(row, free, n, must_keep)):
+            self._take(row, chosen, 1.0)
+            return
+        smaller = [m for m in self._smaller[row] if m > len(home) or not can_stay] if self._smaller else []
+        for m in sorted(smaller, reverse=True):
+            if chosen := self._best_of(row, free, m):
+                self._take(row, chosen, 1.0)
+                return
+        if can_stay and self._resizes and self._resizes[row]:
             self._take(row, home, 1.0)
 
     def _all_free(self, devices: Devices) -> bool:
         return all(self._free[device] >= 1.0 - TOLERANCE for device in devices)
 
-    def _best_of(self, free: Sequence[int], n: int, home: Devices) -> Devices:
+    def _best_of(self, row: int, free: Sequence[int], n: int, must_keep: Devices = ()) -> Devices:
+        """Return the ``n`` of some devices that the job is on already or that others need least; none if it can't be.
+
+        They are on one machine if one has as many, and on as few as possible if the job may spread.
+
+        Args:
+            row: Row of the job.
+            free: The devices.
+            n: Number of devices.
+            must_keep: Those that must be among them.
+        """
+        if len(free) < n:
+            return ()
+        if not self._machines:
+            return self._least_needed(row, free, n)
+        found = self._on_one_machine(row, free, n, must_keep)
+        if found or not self._spreads[row]:
+            return found
+        kept, some = {self._machines[device] for device in must_keep}, list[int]()
+        by_machine = self._by_machine(free)
+        for machine in sorted(by_machine, key=lambda m: (m not in kept, -len(by_machine[m]), m)):
+            if len(some) < n:
+                some += by_machine[machine]
+        return self._least_needed(row, some, n)
+
+    def _on_one_machine(self, row: int, free: Sequence[int], n: int, must_keep: Devices = ()) -> Devices:
+        """Return ``n`` of some devices that are on one machine; none if no machine has as many."""
+        home = set(self._home[row])
+        able = [some for some in self._by_machine(free).values() if len(some) >= n and set(must_keep) <= set(some)]
+        choices = [(self._least_needed(row, some, n), len(some)) for some in able]
+
+        def cost(choice: tuple[Devices, int]) -> tuple[int, int, int, Devices]:
+            devices, there = choice
+            return -len(home.intersection(devices)), max(map(self._demand, devices)), there, devices
+
+        return min(choices, key=cost)[0] if choices else ()
+
+    def _least_needed(self, row: int, some: Sequence[int], n: int) -> Devices:
         """Return the ``n`` of some devices that the job is on already or that others need least."""
-        chosen = sorted(free, key=lambda d: (d not in home, self._demand(d), d))[:n]
-        return tuple(sorted(chosen))
+        home = self._home[row]
+        return tuple(sorted(sorted(some, key=lambda d: (d not in home, self._demand(d), d))[:n]))
+
+    def _by_machine(self, devices: Sequence[int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for device in devices:
+            found.setdefault(self._machines[device], []).append(device)
+        return found
+
+    def _free_beside(self) -> Callable[[int], int]:
+        """Return a function of a device: how many whole devices of its machine are free. A small job takes few."""
+        if not self._machines:
+            return lambda _: 0
+        free = Counter(machine for machine, part in zip(self._machines, self._free, strict=True)
+                       if part >= 1.0 - TOLERANCE)  # fmt: skip
+        return lambda device: free[self._machines[device]]
 
     def _join(self, row: int, reachable: Sequence[int], request: float) -> None:
         """Add a job to those that share a device, all in proportion to their requests; whole devices are not shared."""
@@ -302,7 +371,7 @@ class Allocator:
         """Return whether a job has no share though as many devices as it needs have one to give."""
         least = MIN_SHARE if self._size[row] == 1 else 1.0 - TOLERANCE
         free = [device for device in self._allowed(row) if self._free[device] >= least]
-        return not self._share[row] and len(free) >= self._size[row]
+        return not self._share[row] and bool(self._best_of(row, free, self._size[row]))
 
     def _to_leave(self, device: int, newcomer: int) -> list[int] | None:
         """Return the jobs that must leave a device so that a job can train there; None if that does not help.
@@ -381,6 +450,10 @@ class Allocator:
             if not room:
                 return
             room = [device for device in room if device in self._allowed(row) and self._to_leave(device, row) == []]
-            if len(room) >= self._size[row]:
-                chosen = sorted(room, key=lambda d: (len(self._resident[d]), d))[: self._size[row]]
-                self._move_in(row, tuple(sorted(chosen)))
+            room = sorted(room, key=lambda d: (len(self._resident[d]), d))
+            if self._size[row] == 1 and room:
+                self._move_in(row, (room[0],))
+            elif self._machines:
+                self._move_in(row, self._best_of(row, room, self._size[row]))
+            elif len(room) >= self._size[row]:
+                self._move_in(row, tuple(sorted(room[: self._size[row]])))

@@ -28,6 +28,8 @@ def check(state: SchedulerState, row: int, event: Asking) -> None:
         available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
         if (event.devices or 0) > available:
             raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")
+        if (event.devices or 0) > (most := state.devices.most(job)):
+            raise ValueError(f"devices must be at most the {most} that a job may have together, got {event.devices}")
 
 
 def changes(state: SchedulerState, row: int, event: Asking) -> bool:
@@ -112,5 +114,6 @@ def _size(state: SchedulerState, row: int) -> None:
 
 def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
     """Return the numbers of devices that a job can train on at a location, and its group may have."""
-    available = min(len(state.settings.devices_at(location)), state.table.group_cap[row])
+    job = replace(state.table.jobs[row], location=location)
+    available = min(state.devices.most(job), state.table.group_cap[row])
     return [size for size in state.table.speedups[row].sizes if size <= available]

@@ -15,6 +15,7 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.scheduler.kinds.kind_rates import KindRates
 from lightning_core.scheduler.kinds.kind_view import on_kinds
+from lightning_core.scheduler.kinds.places import Places
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import JobTable
 
@@ -45,7 +46,11 @@ def forecast(
     more: dict[str, Any] = {}
     speedups, sizes = list[SpeedUp](), round.sizes(None)
     if chooses_sizes:
-        speedups = [table.speedups[row] for row in rows.tolist()]
+        # By kind, this is done below.
+        if rates is not None and round.pool.on_several_machines and not round.pool.differ:
+            speedups = Places(round, rates).of_all()
+        else:
+            speedups = [table.speedups[row] for row in rows.tolist()]
         more = _columns_for_sizes(round, speedups)
         most = np.minimum(table.group_cap[rows], round.devices).astype(np.int64).tolist()
         sizes = np.array([speed.best(up_to) or 1 for speed, up_to in zip(speedups, most, strict=True)], np.int64)
@@ -54,7 +59,7 @@ def forecast(
         throughput = _throughput(table, rows)
     if rates is not None and round.pool.differ:
         found = on_kinds(round, rates, throughput, table.size[rows] if sizes is None else sizes, speedups)
-        throughput, more = found.throughput, more | {"resize_seconds": _resize_costs(round)} | found.columns
+        throughput, more = found.throughput, more | {"resize_seconds": resize_costs(round)} | found.columns
         quantiles *= np.exp(found.doubt[:, None] * NORMAL)
         some *= np.exp(found.doubt[:, None] * NORMAL[LOW_MID_HIGH])
     seconds = some / throughput[:, None]
@@ -117,14 +122,14 @@ def _columns_for_sizes(round: Round, speedups: Sequence[SpeedUp]) -> dict[str, A
         "speedup": speedup,
         "held_devices": table.share[rows] * np.array([len(table.home[row]) for row in rows.tolist()]),
         "fixed_size": np.where(failed, table.good_size[rows], np.maximum(table.told_size[rows], 0)),
-        "resize_seconds": _resize_costs(round),
+        "resize_seconds": resize_costs(round),
         "continues_late": np.array([table.jobs[row].on_miss is OnMiss.CONTINUE for row in rows.tolist()]),
         "reported_at": table.heard[rows],
         "trained_since": table.trained_at[rows],
     }
 
 
-def _resize_costs(round: Round) -> FloatArray:
+def resize_costs(round: Round) -> FloatArray:
     """Return the seconds that a resize costs each job: measured, the mean of all known, or the default."""
     guess, costs = _mean_resize(round.table), round.table.resize[round.rows]
     return np.where(np.isnan(costs), round.settings.resize if guess is None else guess, costs)

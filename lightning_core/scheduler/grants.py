@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lightning_core.core.answers import Grant
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.jobs import Spread
 from lightning_core.core.plans import Plan
 from lightning_core.core.reasons import CODES, Reason, index
 from lightning_core.scheduler.allocation import Allocator, Caps, Devices, allocate_one, is_simple
 from lightning_core.scheduler.asked_levels import asker
 from lightning_core.scheduler.company.forming import Companies
 from lightning_core.scheduler.device_memory import Needs, needs
+from lightning_core.scheduler.forecasting import resize_costs
 from lightning_core.scheduler.kinds.kind_rates import KindRates
-from lightning_core.scheduler.kinds.kind_view import come_to
+from lightning_core.scheduler.kinds.places import come_to
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
 FIRST_DEVICE = (0,)
+# A job that is on several machines moves to one if that saves so many times what the move costs.
+WORTH_GATHERING = 2.0
 # Shares that differ by no more are the same.
 SHARE_TOLERANCE = 1e-9
 PAUSED, TOLD_NONE = ASKED = index("paused"), index("told_none")
@@ -42,13 +47,14 @@ class Allocation(NamedTuple):
     """Which jobs train beside which; None if none does."""
 
 
-def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
+def allocate(round: Round, plan: Plan, caps: Caps | None = None, rates: KindRates | None = None) -> Allocation:
     """Allocate the devices as a plan asks for them.
 
     Args:
         round: The round; its table is only read.
         plan: The plan for all jobs of the round.
         caps: Devices that the groups of its jobs may have; None if they are not limited.
+        rates: How fast kinds of trainings are on kinds of devices; None to gather no job on one machine.
     """
     table, settings, rows = round.table, round.settings, round.rows
     excluded = round.excluded
@@ -71,8 +77,9 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
         settling &= size == [len(home) for home in homes]
         several = [table.speedups[row].sizes for row in rows.tolist()]
         resizes = [len(home) in some for home, some in zip(homes, several, strict=True)]
-        if plan.size is None:  # a policy that chooses sizes has chosen for all
-            told = (table.told_size[rows] > 0).tolist()
+        # A policy that chooses sizes has chosen for all, but for on which machines devices are free.
+        if plan.size is None or round.pool.on_several_machines:
+            told = ((table.told_size[rows] > 0) | round.pool.on_several_machines).tolist()
             smaller = [tuple(n for n in some if n < wants) if one else ()
                        for some, wants, one in zip(several, size.tolist(), told, strict=True)]  # fmt: skip
     allocator = Allocator(
@@ -89,6 +96,7 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
         memory=() if memory is None else memory.training.tolist(),
         held=() if memory is None else memory.held.tolist(),
         caps=caps,
+        **_machines(round, rates),
     )
     share, homes = allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist()))
     lacking = None
@@ -97,8 +105,25 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     return Allocation(share, homes, memory, lacking)
 
 
+def _machines(round: Round, rates: KindRates | None) -> dict[str, Any]:
+    """Return what an allocator needs to know of machines; nothing if all devices are on one."""
+    table, pool = round.table, round.pool
+    if not pool.on_several_machines:
+        return {}
+    rows = round.rows.tolist()
+    gathers = [False] * len(rows)
+    if rates is not None and (apart := np.flatnonzero(table.apart[round.rows] == 1)).size:
+        costs = resize_costs(round)
+        for at in apart.tolist():
+            row, devices = rows[at], len(table.home[rows[at]])
+            slower, _ = rates.apart(table.jobs[row].family, devices, pool.rates_name(int(table.kind[row])))
+            gathers[at] = bool(table.work_mid[row] * (1.0 - math.exp(slower)) > WORTH_GATHERING * costs[at])
+    spreads = [table.jobs[row].spread is Spread.POOL for row in rows]
+    return {"machines": pool.machine_of, "spreads": spreads, "gathers": gathers}
+
+
 def _homes(round: Round, within: list[Devices]) -> list[Devices]:
-    """Return the devices that each job may keep: none that are unavailable or at another location."""
+    """Return the devices that each job may keep: none that are unavailable, at another location or wrongly apart."""
     table, rows, unavailable = round.table, round.rows.tolist(), round.unavailable
     homes = [() if leaves else table.home[row] for row, leaves in zip(rows, round.evicted.tolist(), strict=True)]
     launched = table.launched[round.rows].tolist()
@@ -108,6 +133,9 @@ def _homes(round: Round, within: list[Devices]) -> list[Devices]:
     if within:
         homes = [() if here and not set(home) <= set(some) else home
                  for home, some, here in zip(homes, within, launched, strict=True)]  # fmt: skip
+    if round.pool.on_several_machines:
+        homes = [() if here and table.jobs[row].spread is Spread.MACHINE and round.pool.are_apart(home) else home
+                 for row, home, here in zip(rows, homes, launched, strict=True)]  # fmt: skip
     for at in np.flatnonzero(table.pinned[round.rows]).tolist():
         device = table.jobs[rows[at]].device
         homes[at] = homes[at] or (() if device is None else (device,))
@@ -137,10 +165,10 @@ def grant(round: Round, plan: Plan, allocation: Allocation, rates: KindRates | N
     table.code[rows], table.number[rows], table.number_2[rows] = codes, numbers[:, 0], numbers[:, 1]
     table.capped[rows] = capped
     _move(round, homes, np.flatnonzero(moved), served, codes)
-    if rates is not None and round.pool.differ:
+    if rates is not None and (round.pool.differ or round.pool.on_several_machines):
         for row in rows[moved].tolist():
             if table.home[row]:
-                come_to(table, row, round.pool.kind_of(table.home[row]), rates, round.pool.names)
+                come_to(table, row, round.pool, rates)
     table.resizing_since[rows[~served]] = np.nan
     if plan.size is not None or table.told_size[rows].any():
         trains = rows[served].tolist()
@@ -203,7 +231,14 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
     codes[served & (plan.share == 0) & ~round.late & ~round.best_effort] = index("left_over")
     numbers = plan.numbers
     memory, lacking, companies = allocation.memory, allocation.lacking, allocation.companies
-    if settings.locations or round.unavailable or excluded.any() or lacking is not None or companies is not None:
+    if (
+        settings.locations
+        or round.unavailable
+        or excluded.any()
+        or lacking is not None
+        or companies is not None
+        or (round.pool.on_several_machines)
+    ):
         numbers = numbers.copy()
     if memory is not None:
         codes[served & memory.trial] = index("memory_trial")
@@ -215,6 +250,8 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
         bound = ~served & (plan.share > 0) & (there < settings.devices)
         codes[bound], numbers[bound, 0] = index("location_full"), there[bound]
+    if round.pool.on_several_machines:
+        _explain_machines(round, plan, ~served & (plan.share > 0) & ~excluded, codes, numbers)
     if round.unavailable:
         lost = np.array([not round.unavailable.isdisjoint(table.home[row]) for row in rows.tolist()])
         short = ~served & table.launched[rows] & ((plan.share > 0) | lost)
@@ -233,6 +270,17 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         codes[companies.seen_alone] = index("seen_alone")
         numbers[beside] = np.stack([companies.pace[beside], np.zeros(beside.sum())], axis=1)
     return codes, numbers
+
+
+def _explain_machines(round: Round, plan: Plan, waiting: BoolArray, codes: IntArray, numbers: FloatArray) -> None:
+    """Write the reason of jobs that wait because no machine that is there has as many devices as they need."""
+    table, pool = round.table, round.pool
+    rows = round.rows[waiting].tolist()
+    bound = np.array([table.jobs[row].spread is Spread.MACHINE for row in rows], np.bool_)
+    sizes = table.size[rows] if plan.size is None else plan.size[waiting]
+    most = pool.together([device for device in range(round.settings.devices) if device not in round.unavailable])
+    at = np.flatnonzero(waiting)[bound & (sizes > most)]
+    codes[at], numbers[at, 0], numbers[at, 1] = index("no_such_machine"), sizes[bound & (sizes > most)], most
 
 
 def _moved(round: Round, homes: list[Devices] | None) -> BoolArray:

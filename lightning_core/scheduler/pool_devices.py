@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from lightning_core.core.arrays import IntArray
-from lightning_core.core.jobs import Job
+from lightning_core.core.jobs import Job, Spread
 from lightning_core.core.saved_state import Stateful
 from lightning_core.scheduler.settings import Settings
 
@@ -45,6 +46,10 @@ class PoolDevices(Stateful):
         self.names = tuple(dict.fromkeys((*self.names, *self.kinds)))
         self.of: IntArray = np.array([self.names.index(kind) for kind in self.kinds], np.int64)
         """Index of the kind of each device; empty while all are alike."""
+        # A device whose machine is unknown counts as on a machine of its own.
+        names = [name or f"device {device}" for device, name in enumerate(self.machines)]
+        self.machine_of: tuple[int, ...] = tuple(map([*dict.fromkeys(names)].index, names))
+        """Index of the machine of each device; empty while all are on one."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
@@ -55,6 +60,11 @@ class PoolDevices(Stateful):
     def differ(self) -> bool:
         """Whether there are several kinds."""
         return len(self.names) > 1
+
+    @property
+    def on_several_machines(self) -> bool:
+        """Whether the devices are on several machines, as far as is known."""
+        return bool(self.machine_of)
 
     def after(self, kinds: Sequence[str], machines: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the kinds and the machines once the pool has found some; what it has not found stays as it was.
@@ -99,6 +109,35 @@ class PoolDevices(Stateful):
         kinds = self.allowed_kinds(job) if kind < 0 else (kind,)
         of = self.of.tolist()
         return tuple(device for device in there if of[device] in kinds)
+
+    def together(self, devices: Collection[int]) -> int:
+        """Return the largest number of some devices that are on one machine."""
+        if not self.machine_of:
+            return len(devices)
+        return max(Counter(self.machine_of[device] for device in devices).values(), default=0)
+
+    def most(self, job: Job, unavailable: Collection[int] = (), kind: int = -1) -> int:
+        """Return how many devices a job may have at most: of one kind, and on one machine unless it may spread.
+
+        Args:
+            job: The job.
+            unavailable: Devices that do not count.
+            kind: Index of the only kind that counts; -1 for all on which it may be.
+        """
+        kinds = (kind,) if kind >= 0 or not self.kinds else self.allowed_kinds(job)
+        found = 0
+        for one in kinds:
+            there = [device for device in self.allowed(job, one) if device not in unavailable]
+            found = max(found, len(there) if job.spread is Spread.POOL else self.together(there))
+        return found
+
+    def are_apart(self, home: Devices) -> bool:
+        """Return whether some devices are on several machines."""
+        return bool(self.machine_of) and len({self.machine_of[device] for device in home}) > 1
+
+    def rates_name(self, kind: int) -> str:
+        """Return the name under which the rates on a kind are kept; for -1 that where all devices are alike."""
+        return self.names[kind] if kind >= 0 else ""
 
     def kind_of(self, home: Devices) -> int:
         """Return the kind of some devices that are alike; -1 for none."""

@@ -15,6 +15,7 @@ from lightning_core.core.reported import Hang
 from lightning_core.core.targets import Met, is_loss
 from lightning_core.scheduler.alerts import check_hang, check_losses
 from lightning_core.scheduler.device_memory import take_memory
+from lightning_core.scheduler.kinds.kind_rates import APART
 from lightning_core.scheduler.retry_budgets import is_valid, restart_delay, set_back
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import JobTable
@@ -141,9 +142,7 @@ def record_progress(state: SchedulerState, row: int, report: Report, now: float)
         table.recent_busy[row] = keep * table.recent_busy[row] + more_busy
         if trained:
             table.alone_at[row], table.trial_since[row] = now, np.nan
-            if state.devices.differ and more_busy > 0 and table.home[row]:
-                kind = state.devices.kinds[table.home[row][0]]
-                state.rates.observe(table.jobs[row].family, len(table.home[row]), kind, trained, more_busy)
+            _measure_rate(state, row, trained, more_busy)
         _measure_use(state, row, more_used, more_busy, keep)
     table.batches[row] += more_batches
     table.busy[row] += more_busy
@@ -165,6 +164,14 @@ def _measure_pace(state: SchedulerState, row: int, batches: int, seconds: float)
     if seconds > 0 and alone > 0 and table.obeys[members].all():
         others = [table.jobs[other].family for other in members.tolist() if other != row]
         state.forming.paces.observe(table.jobs[row].family, others, batches / seconds / alone, seconds)
+
+
+def _measure_rate(state: SchedulerState, row: int, batches: int, seconds: float) -> None:
+    """Measure how fast a kind of trainings is on the devices that a job has, in a pool that has others."""
+    home, devices = state.table.home[row], state.devices
+    if home and seconds > 0 and (devices.differ or (devices.on_several_machines and len(home) > 1)):
+        kind = devices.rates_name(devices.kind_of(home)) + (APART if devices.are_apart(home) else "")
+        state.rates.observe(state.table.jobs[row].family, len(home), kind, batches, seconds)
 
 
 def _more_used(table: JobTable, row: int, report: Report) -> float:

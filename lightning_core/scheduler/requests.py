@@ -7,6 +7,7 @@ speak to the pool can send them without end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from lightning_core.core.events import (
     Submit,
     WorkerExited,
 )
-from lightning_core.core.jobs import Job, OnMiss
+from lightning_core.core.jobs import Job, OnMiss, Spread
 from lightning_core.core.protocols import UsesHistory
 from lightning_core.core.reasons import Reason
 from lightning_core.estimators.above_floor import give_history
@@ -59,7 +60,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
         if (before := state.find(job.name)) is not None:
             there, row = before
             version, incarnation = there.directives[row].version, int(there.incarnation[row]) + 1
-        available = len(state.settings.devices_at(job.location))
+        available = state.devices.most(job) if job.is_launched else len(state.settings.devices_at(job.location))
         membership = Membership() if state.division is None else state.division.admit(job)
         size = _size(job, available, membership)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
@@ -130,13 +131,15 @@ def _size(job: Job, available: int, membership: Membership) -> int:
 def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: float) -> Reason | None:
     """Return why a job cannot run in this pool; None if it can."""
     settings = state.settings
-    if not available:
+    if not settings.devices_at(job.location):
         return Reason("no_such_location", text=job.location)
     if state.devices.names and not state.devices.allowed_kinds(job):
         return Reason("no_such_kind", text=" or ".join(job.kinds))
     least = job.sizes[0] if job.sizes else job.min_devices
     if cap < least <= available:
         return Reason("above_cap", (least, cap), state.table.group_word)
+    if available < least <= state.devices.most(replace(job, spread=Spread.POOL)):
+        return Reason("no_such_machine", (least, available))
     if size < job.min_devices:
         return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
     if (refusal := settings.memory_refusal(job.memory)) is not None:

@@ -238,7 +238,7 @@ class Scheduler:
         state.answers += check_stalls(this)
         view = forecast(this, state.curves, state.rates, chooses_sizes=state.chooses_sizes)
         plan, caps = state.plan(this, view)
-        allocation = allocate(this, plan, caps)
+        allocation = allocate(this, plan, caps, state.rates)
         companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory, caps)
         allocation = allocation._replace(share=companies.share, companies=companies)
         state.answers += grant(this, plan, allocation, state.rates)

@@ -51,7 +51,7 @@ from lightning_core.scheduler.tables.saved_table import restore_table, table_to_
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 27
+STATE_VERSION = 28
 _PARTS = ("curves", "policy", "forming", "rates")
 
 
@@ -112,6 +112,12 @@ class SchedulerState:
         """Take what the pool has found of its devices."""
         self.devices.find(kinds, machines)
         self.plan_by_kind()
+        table = self.table
+        for row in table.active_rows().tolist():  # a job that has the size of the whole pool now has that of a machine
+            job = table.jobs[row]
+            if table.launched[row] and table.size[row] > (most := self.devices.most(job)):
+                sizes = job.sizes or range(job.min_devices, job.max_devices + 1)
+                table.size[row] = max((size for size in sizes if size <= most), default=int(table.size[row]))
 
     def plan_by_kind(self) -> None:
         """Let the policy plan each kind of devices by itself, where there are several."""

@@ -65,6 +65,7 @@ class SimulatedJob:
         earlier: Earlier runs of its task, which the scheduler is given with its submission.
         evaluated: Whether each cell is a whole evaluation (a validation metric).
         paces: Factor on its throughput on devices of each kind that is not as fast as the first, by name.
+        apart: Factor on its throughput on devices of several machines.
 
     Raises:
         ValueError: If there is no cell, or a number is out of range.
@@ -81,6 +82,7 @@ class SimulatedJob:
     earlier: Sequence[EarlierRun] = ()
     evaluated: bool = False
     paces: Mapping[str, float] = field(default_factory=dict)
+    apart: float = 1.0
 
     def __post_init__(self) -> None:
         name = self.job.name
@@ -90,8 +92,10 @@ class SimulatedJob:
             )
         if not all(0 < one < math.inf for one in self.throughputs):
             raise ValueError(f"{name}: throughputs must be positive and finite, got {self.throughputs}")
-        if not all(0 < one < math.inf for one in self.paces.values()):
-            raise ValueError(f"{name}: paces must be positive and finite, got {dict(self.paces)}")
+        if not all(0 < one < math.inf for one in (*self.paces.values(), self.apart)):
+            raise ValueError(
+                f"{name}: paces and apart must be positive and finite, got {(dict(self.paces), self.apart)}"
+            )
         if self.restart is not None and not 0 <= self.restart < math.inf:
             raise ValueError(f"{name}: restart must be at least 0 seconds and finite, got {self.restart}")
         if not 0 < self.throughput < math.inf:

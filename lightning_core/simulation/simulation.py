@@ -22,7 +22,7 @@ from pathlib import Path
 
 from lightning_core.core.answers import Answer, End, Grant, VerdictChanged
 from lightning_core.core.control import PartAnswer, WallClock
-from lightning_core.core.events import EarlierRuns, Event, PartEvent, Report, Submit, Tick, WorkerExited
+from lightning_core.core.events import DevicesFound, EarlierRuns, Event, PartEvent, Report, Submit, Tick, WorkerExited
 from lightning_core.core.jobs import Beside
 from lightning_core.core.supplies import VirtualNodes
 from lightning_core.scheduler.scheduler import Scheduler
@@ -54,6 +54,7 @@ class Simulation:
             alone. None if that is not known: then no two jobs train at once.
         kinds: Kind of each device, by which jobs are as fast as their ``paces`` say, whether the scheduler knows or
             not; empty for the locations of the settings.
+        machines: Machine of each device, of which the scheduler is told; empty if all are on one.
 
     Raises:
         ValueError: If there is no job, two have the same name, ``losses`` names an unknown one, or there are nodes
@@ -87,6 +88,7 @@ class Simulation:
         events: Sequence[tuple[float, PartEvent]] = (),
         pace: Pace | None = None,
         kinds: Sequence[str] = (),
+        machines: Sequence[str] = (),
     ) -> None:
         names = [given.job.name for given in jobs]
         if not names:
@@ -103,7 +105,8 @@ class Simulation:
         self._settings = replace(settings, stall=None, remember=max(settings.remember, len(names)))
         if pace is None:
             self._settings = replace(self._settings, beside=Beside.NEVER)
-        self._pace, self._kinds = pace, _checked_kinds(kinds, settings)
+        self._pace, self._kinds = pace, _checked("kinds", kinds or settings.locations, settings)
+        self._machines = _checked("machines", machines, settings)
         self._delays = delays or Delays()
         self._save_every, self._wall_clock = save_every, wall_clock
         self._path = journal
@@ -140,6 +143,7 @@ class Simulation:
             self._send,
             self._pace,
             self._kinds,
+            self._machines,
         )
 
     def run(self, until: float = math.inf) -> Outcome:
@@ -163,6 +167,8 @@ class Simulation:
     def _play(self, until: float) -> None:
         if self._wall_clock is not None and self._settings.controllers:
             self._handle(self._wall_clock)
+        if self._machines:
+            self._handle(DevicesFound(machines=self._machines))
         queue, pool, nodes, wakeup = self._queue, self._pool, self._nodes, self._scheduler.wakeup
         for event in () if nodes is None else nodes.first_events():
             self._handle(event)
@@ -281,9 +287,8 @@ class Simulation:
         )
 
 
-def _checked_kinds(kinds: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """Return the kind of each device; a ValueError if there are more or fewer."""
-    found = tuple(kinds) or settings.locations
-    if found and len(found) != settings.devices:
-        raise ValueError(f"kinds must be one for each of {settings.devices} devices, got {len(found)}")
-    return found
+def _checked(what: str, names: Sequence[str], settings: Settings) -> tuple[str, ...]:
+    """Return names of all devices, if there are any; a ValueError if there are more or fewer."""
+    if names and len(names) != settings.devices:
+        raise ValueError(f"{what} must be one for each of {settings.devices} devices, got {len(names)}")
+    return tuple(names)

@@ -40,6 +40,8 @@ class VirtualPool:
         queue: Actions to come.
         send: Sends an event to the scheduler.
         pace: Returns how fast a job trains beside others; None where none does.
+        kinds: Kind of each device; empty if all are alike.
+        machines: Machine of each device; empty if all are on one.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class VirtualPool:
         send: Callable[[Event], None],
         pace: Pace | None = None,
         kinds: Sequence[str] = (),
+        machines: Sequence[str] = (),
     ) -> None:
         self.workers = workers
         self._devices = [Device() for _ in range(devices)]
@@ -62,7 +65,7 @@ class VirtualPool:
         self._queue = queue
         self._send = send
         # A pace is measured from report to report; alone, cells are enough.
-        self._kinds = kinds
+        self._kinds, self._machines = kinds, machines
         self._pace, self._progress_every = pace, math.inf if pace is None else PROGRESS_EVERY
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
@@ -273,6 +276,7 @@ class VirtualPool:
         worker.pace = pace
         if self._kinds:
             worker.on_kind = worker.paces.get(self._kinds[worker.at[0]], 1.0)
+        worker.spread = worker.apart if len({self._machines[at] for at in worker.at if self._machines}) > 1 else 1.0
         if same and start == max(self._queue.now, worker.since):
             return  # nothing has changed for it
         worker.set_throughput(start, time_share)

@@ -25,6 +25,7 @@ class VirtualWorker:
     """A job's training and its process; plain attributes, because they are read at every event."""
 
     __slots__ = (
+        "apart",
         "at",
         "batches_at_start",
         "batches_per_second",
@@ -61,6 +62,7 @@ class VirtualWorker:
         "seen",
         "share",
         "since",
+        "spread",
         "switches",
         "throughput",
         "time_share",
@@ -84,6 +86,7 @@ class VirtualWorker:
         self.by_size = dict(zip(job.sizes, map(float, given.throughputs), strict=True))
         self.restart = given.restart
         self.paces, self.on_kind = given.paces, 1.0
+        self.apart, self.spread = given.apart, 1.0
         self.learning_rates = given.learning_rates
         # A recording has no memory use: the job's stated need counts, or hardly any.
         kept = job.memory or 1 if job.on_hold is OnHold.KEEP else 1
@@ -124,7 +127,7 @@ class VirtualWorker:
         """Set the share of the time that it trains from ``since`` on; it must have advanced until now."""
         self.time_share = time_share
         self.batches_per_second = (
-            time_share * self.pace * self.on_kind * self.by_size.get(len(self.at), self.throughput)
+            time_share * self.pace * self.on_kind * self.spread * self.by_size.get(len(self.at), self.throughput)
         )
         self.since, self.done_since, self.busy_since = since, self.done, self.busy
 

@@ -8,12 +8,15 @@ Rules
    kind of device that all families share, plus a rest that only a measurement tells: normal, so that what to expect is
    a linear regression.
 3. Nothing is taken from a device's name: which kind is how fast is seen, here or in earlier runs.
+4. Several devices are slower together if they are on several machines. By how much belongs to a family and a kind;
+   where it was never measured, other numbers of devices tell it, and other families less so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,12 @@ from lightning_core.core.saved_state import decode, encode
 # Spread of the effect of a kind, and of the rest: those of 80 measured trainings on three kinds are .79 and .38.
 # `benchmarks.kinds` shows how far they tell the rates of trainings of a sort that was never seen.
 EFFECT, REST = 0.8, 0.4
+# Ends the name of a kind whose devices are on several machines.
+APART = ", apart"
+# Logarithm of a rate on several machines over that on one: its mean over kinds, and the spreads among kinds, among the
+# families on one of them, and among the numbers of devices of a family. Those of 165 measured trainings on 2, 4 and 8
+# devices, together and apart, on three kinds are -.41, .40, .38 and .22.
+SLOWER, AMONG_KINDS, AMONG_FAMILIES, AMONG_SIZES = -0.4, 0.4, 0.4, 0.2
 # Spread of one second's measurement, and of the longest.
 SECOND, LONGEST = 0.15, 0.03
 # Seconds over which a rate is averaged, and those for which what earlier runs have measured counts.
@@ -54,6 +63,7 @@ class KindRates:
         self._seen: dict[Training, dict[str, tuple[float, float]]] = {}
         self._recalled: set[tuple[str, int, str]] = set()  # what no job of this pool has shown
         self._known: dict[tuple[Training, tuple[str, ...]], tuple[FloatArray, FloatArray]] = {}
+        self._known_apart: dict[tuple[str, int, str], tuple[float, float]] = {}
         self._effects: tuple[FloatArray, FloatArray] | None = None
 
     def state(self) -> dict[str, Any]:
@@ -118,12 +128,52 @@ class KindRates:
             found = self._known[key] = self._regress(*key)
         return found
 
+    def apart(self, family: str, devices: int, kind: str) -> tuple[float, float]:
+        """Return the expected logarithm of a rate on several machines over that on one, and its spread.
+
+        Args:
+            family: Kind of the training.
+            devices: Number of devices.
+            kind: Kind of the devices; an empty name where all are alike.
+
+        Example::
+
+            >>> rates = KindRates()
+            >>> round(rates.apart("bert", 4, "a100")[0], 2)
+            -0.4
+            >>> rates.observe("bert", 4, "a100", batches=4000.0, seconds=100.0)
+            >>> rates.observe("bert", 4, "a100" + APART, batches=2000.0, seconds=100.0)
+            >>> [round(float(np.exp(rates.apart(*of)[0])), 2)
+            ...  for of in (("bert", 4, "a100"), ("bert", 8, "a100"), ("vgg", 4, "a100"))]
+            [0.5, 0.52, 0.58]
+        """
+        if (found := self._known_apart.get((family, devices, kind))) is None:
+            found = self._known_apart[family, devices, kind] = self._expect_apart(family, devices, kind)
+        return found
+
+    def _expect_apart(self, family: str, devices: int, kind: str) -> tuple[float, float]:
+        by_family: dict[str, dict[int, float]] = {}
+        for (one, size), by_kind in self._seen.items():
+            together, apart = by_kind.get(kind, (0.0, 0.0)), by_kind.get(kind + APART, (0.0, 0.0))
+            if together[0] > 0 and apart[0] > 0:
+                ratio = math.log(apart[0] / apart[1] * together[1] / together[0])
+                by_family.setdefault(one, {})[size] = ratio
+        own = by_family.pop(family, {})
+        if devices in own:
+            return own[devices], LONGEST
+        mean, spread = _updated(
+            SLOWER, AMONG_KINDS, [fmean(one.values()) for one in by_family.values()], AMONG_FAMILIES
+        )
+        mean, spread = _updated(mean, math.hypot(spread, AMONG_FAMILIES), [*own.values()], AMONG_SIZES)
+        return mean, math.hypot(spread, AMONG_SIZES)
+
     def has(self, family: str, devices: int) -> bool:
         """Return whether a family was measured on so many devices of any kind."""
         return any(batches > 0 for batches, _ in self._seen.get((family, devices), {}).values())
 
     def _forget(self) -> None:
         self._known.clear()
+        self._known_apart.clear()
         self._effects = None
 
     def _regress(self, training: Training, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
@@ -168,3 +218,9 @@ class KindRates:
         found: tuple[FloatArray, FloatArray] = covariance @ pull, covariance
         self._effects = found
         return found
+
+
+def _updated(mean: float, spread: float, seen: Sequence[float], noise: float) -> tuple[float, float]:
+    """Return the mean and the spread of a normal quantity after some observations of it."""
+    precision = 1.0 / spread**2 + len(seen) / noise**2
+    return (mean / spread**2 + sum(seen) / noise**2) / precision, precision**-0.5

@@ -9,11 +9,8 @@ import numpy as np
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.kinds.places import Places
 from lightning_core.scheduler.round import Round
-from lightning_core.scheduler.tables.table import JobTable
-
-# Seconds that what is expected on another kind weighs as much as, once a job comes there.
-EXPECTED_SECONDS = 1.0
 
 
 class OnKinds(NamedTuple):
@@ -67,7 +64,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         "pace": pace,
     }
     if speedups:
-        columns["speedups"], columns["speedup"] = _speedups(table, rows, speedups, rate, best)
+        columns["speedups"], columns["speedup"] = _speedups(round, rates, speedups, rate, best)
     return OnKinds(
         np.where(known, np.exp(at_best), np.nan),
         np.take_along_axis(spread, best[:, None], 1)[:, 0],
@@ -105,47 +102,16 @@ def _settling(round: Round) -> BoolArray:
 
 
 def _speedups(
-    table: JobTable, rows: IntArray, present: list[SpeedUp], rate: FloatArray, best: IntArray
+    round: Round, rates: KindRates, present: list[SpeedUp], rate: FloatArray, best: IntArray
 ) -> tuple[Any, Any]:
     """Return the throughput by number of devices of each job on each kind, and that on its fastest."""
-    n, k = rate.shape
-    found = np.empty((n, k), np.object_)
-    for at, row in enumerate(rows.tolist()):
-        last, elsewhere = int(table.kind[row]), table.elsewhere.get(row, {})
+    table, (n, k) = round.table, rate.shape
+    places, found = Places(round, rates), np.empty((n, k), np.object_)
+    for at, row in enumerate(round.rows.tolist()):
+        last = int(table.kind[row])
         level = rate[at, last] if last >= 0 else rate[at].mean()
         for kind in range(k):
-            if kind == last:
-                found[at, kind] = present[at]
-            else:
-                found[at, kind] = elsewhere.get(kind) or present[at].times(float(np.exp(rate[at, kind] - level)))
+            found[at, kind] = places.speedup(row, kind, float(rate[at, kind] - level), present[at])
     fastest = np.empty(n, np.object_)
     fastest[:] = [found[at, one] for at, one in enumerate(best.tolist())]
     return found, fastest
-
-
-def come_to(table: JobTable, row: int, kind: int, rates: KindRates, kinds: tuple[str, ...]) -> None:
-    """Note that a job comes to another kind of devices: what it is expected to do there stands for what it did.
-
-    Args:
-        table: All jobs.
-        row: Row of the job.
-        kind: Index of the kind.
-        rates: How fast kinds of trainings are on kinds of devices.
-        kinds: Names of the kinds.
-    """
-    before, table.kind[row] = int(table.kind[row]), kind
-    if before in (-1, kind):
-        return
-    expected, _ = rates.expect(table.jobs[row].family, int(table.size[row]), kinds)
-    factor = float(np.exp(expected[kind] - expected[before]))
-    if (busy := float(table.recent_busy[row])) > 0:
-        keep = min(1.0, EXPECTED_SECONDS / busy)
-        table.recent_batches[row] *= keep * factor
-        table.recent_busy[row] *= keep
-        table.recent_used[row] *= keep
-    others = table.elsewhere.setdefault(row, {})
-    others[before] = table.speedups[row]
-    there = table.speedups[row]
-    table.speedups[row] = others.pop(kind) if kind in others else there.times(factor)
-    # What it does before it has left counts for the kind that it leaves.
-    table.company_version[row], table.counts_from[row] = table.directives[row].version + 1, False

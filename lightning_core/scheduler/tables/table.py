@@ -56,6 +56,7 @@ class JobTable:
     begin: FloatArray
     weight: FloatArray
     kind: IntArray  # kind of devices on which it was last; -1 before that, or where all are alike
+    apart: IntArray  # whether these were on several machines, 1 or 0; -1 before that, or where all are on one
     size: IntArray  # device count; of a job that can be resized, as of its last grant
     told_size: IntArray  # requested device count; 0 if unset, NONE to hold no devices
     good_size: IntArray  # device count on which it last trained; 0 before that
@@ -165,7 +166,7 @@ class JobTable:
         self.met_at: dict[int, float] = {}  # when its target was met, while it goes on all the same
         self.checkpoints: list[tuple[Checkpoint, ...]] = []
         self.speedups: list[SpeedUp] = []
-        self.elsewhere: dict[int, dict[int, SpeedUp]] = {}  # on the kinds of devices that it was on before
+        self.elsewhere: dict[int, dict[int, SpeedUp]] = {}  # on devices of other kinds, or together instead of apart
         self.curves: list[BinnedCurve] = []  # all cells that counted, as the estimator sees them
         self.asked: dict[int, dict[Asker, Asked]] = {}  # what each who asks something asks of it
         self.own_location: dict[int, str] = {}  # location that it was submitted for, once it was asked to be elsewhere
@@ -228,7 +229,7 @@ class JobTable:
         self.submitted[row], self.size[row] = now, size
         self.launched[row] = job.is_launched
         self.pinned[row] = job.device is not None
-        self.kind[row] = -1
+        self.kind[row] = self.apart[row] = -1
         self.incarnation[row] = incarnation
         self.active[row] = self.obeys[row] = True
         self.next_cell[row] = 1
