@@ -85,6 +85,10 @@ class Machine:
             process.wait()
         self._started.clear()
 
+    def disconnect(self) -> None:
+        """Cut this machine off from the others; its processes go on."""
+        self._run("ip link set eth down")
+
     def switch_on(self) -> None:
         """Connect this machine again; nothing runs on it."""
         self._run("ip link set eth up")

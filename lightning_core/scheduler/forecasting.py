@@ -44,7 +44,7 @@ def forecast(
     if given := [row for row in table.earlier if table.active[row]]:
         table.history_share[given] = curves.history_share(np.array(given))
     more: dict[str, Any] = {}
-    speedups, sizes = list[SpeedUp](), round.sizes(None)
+    speedups, sizes = list[SpeedUp](), None if chooses_sizes else round.sizes(None)
     if chooses_sizes:
         # By kind, this is done below.
         if rates is not None and round.pool.on_several_machines and not round.pool.differ:

@@ -170,7 +170,7 @@ def grant(round: Round, plan: Plan, allocation: Allocation, rates: KindRates | N
             if table.home[row]:
                 come_to(table, row, round.pool, rates)
     table.resizing_since[rows[~served]] = np.nan
-    if plan.size is not None or table.told_size[rows].any():
+    if round.sizes(plan.size) is not None:
         trains = rows[served].tolist()
         table.size[trains] = [len(table.home[row]) for row in trains]
     directives, names, home = table.directives, table.names, table.home

@@ -17,6 +17,8 @@ Devices = tuple[int, ...]
 
 # Kind of a device whose own is unknown, where those of others are known.
 OTHER = "other"
+# Answers that are remembered.
+MAX_REMEMBERED = 1000
 
 
 class PoolDevices(Stateful):
@@ -50,6 +52,7 @@ class PoolDevices(Stateful):
         names = [name or f"device {device}" for device, name in enumerate(self.machines)]
         self.machine_of: tuple[int, ...] = tuple(map([*dict.fromkeys(names)].index, names))
         """Index of the machine of each device; empty while all are on one."""
+        self._most: dict[Any, int] = {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
@@ -116,19 +119,23 @@ class PoolDevices(Stateful):
             return len(devices)
         return max(Counter(self.machine_of[device] for device in devices).values(), default=0)
 
-    def most(self, job: Job, unavailable: Collection[int] = (), kind: int = -1) -> int:
+    def most(self, job: Job, unavailable: frozenset[int] = frozenset()) -> int:
         """Return how many devices a job may have at most: of one kind, and on one machine unless it may spread.
 
         Args:
             job: The job.
             unavailable: Devices that do not count.
-            kind: Index of the only kind that counts; -1 for all on which it may be.
         """
-        kinds = (kind,) if kind >= 0 or not self.kinds else self.allowed_kinds(job)
+        key = job.location, job.kinds, job.device, job.spread, unavailable
+        if (known := self._most.get(key)) is not None:
+            return known
         found = 0
-        for one in kinds:
-            there = [device for device in self.allowed(job, one) if device not in unavailable]
+        for kind in self.allowed_kinds(job) if self.kinds else (-1,):
+            there = [device for device in self.allowed(job, kind) if device not in unavailable]
             found = max(found, len(there) if job.spread is Spread.POOL else self.together(there))
+        if len(self._most) >= MAX_REMEMBERED:
+            self._most.clear()
+        self._most[key] = found
         return found
 
     def are_apart(self, home: Devices) -> bool:

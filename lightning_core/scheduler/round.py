@@ -85,18 +85,38 @@ class Round:
                 setattr(part, name, column[some])
         return part
 
-    def sizes(self, planned: IntArray | None) -> IntArray | None:
+    def sizes(self, planned: IntArray | None, *, are_kept: bool = True) -> IntArray | None:
         """Return the number of devices that each job should train on; None to leave all as they are.
+
+        Where a plan keeps the present numbers, a job that can be resized has fewer while devices are not there.
 
         Args:
             planned: Numbers of devices that a plan says; None if it keeps the present ones.
+            are_kept: Whether plans keep the present ones; otherwise they will say which.
         """
+        if planned is not None:
+            return planned
         table, rows = self.table, self.rows
         told = table.told_size[rows]
-        if planned is not None or not told.any():
-            return planned
+        if are_kept:
+            told = np.where(told == 0, self._sizes_there(), told)
+        if not told.any():
+            return None
         failed = table.fixed_until[rows] > self.now
         return np.where(told > 0, np.where(failed, table.good_size[rows], told), table.size[rows])
+
+    def _sizes_there(self) -> IntArray:
+        """Return the largest size that each job may have of the devices that are there; 0 if it has that, or only one.
+
+        The shape is ``(n,)``.
+        """
+        table, found = self.table, np.zeros(len(self.rows), np.int64)
+        for at, row in enumerate(self.rows.tolist()):
+            if len(sizes := table.speedups[row].sizes) > 1 and table.launched[row]:
+                most = min(self.pool.most(table.jobs[row], self.unavailable), table.group_cap[row])
+                largest = max((size for size in sizes if size <= most), default=0)
+                found[at] = 0 if largest == table.size[row] else largest
+        return found
 
     def plan(self, policy: Policy, view: JobView) -> Plan:
         """Return the policy's plan, with best-effort jobs before those that have no chance; last come the late jobs.

@@ -99,6 +99,18 @@ def test_a_lost_machine_makes_a_large_job_wait_and_says_so() -> None:
     assert "no worker is ready on 1 of the pool's devices" in str(scheduler.last("pair").grant_reason)
 
 
+def test_a_job_that_can_be_resized_trains_on_what_is_left_of_a_lost_machine_and_grows_again() -> None:
+    wide = job("wide", 9000.0, 100_000, min_devices=1, max_devices=4, sizes=(1, 2, 4), can=CAN, spread="pool")
+    for spread, most in (("pool", 4), ("machine", 2)):
+        scheduler = pool(replace(wide, spread=Spread(spread)), settings=replace(POOL, devices=4), machines=MACHINES[:4])
+        assert len(devices(scheduler)["wide"]) == most
+        for now, gone, left in ((5.0, (0, 1), 2), (10.0, (0, 1, 2), 1), (15.0, (), most)):
+            scheduler.handle(DevicesUnavailable(gone), now)
+            scheduler.handle(Tick(), now + 1.0)
+            scheduler.check()
+            assert len(devices(scheduler)["wide"]) == left
+
+
 def test_machines_that_are_found_late_bring_a_job_together() -> None:
     scheduler = Scheduler(POOL)
     scheduler.handle(Submit((job("pair", 900.0, 1000, min_devices=2, max_devices=4),)), 0.0)

@@ -75,7 +75,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
 def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes: bool) -> BoolArray:
     """Return whether each job may be on each kind now, shape ``(n, k)``: one that cannot leave, only where it is."""
     table, pool = round.table, round.pool
-    settling = _settling(round)
+    settling = _settling(round, chooses_sizes=chooses_sizes)
     may = np.zeros((len(round), len(pool.names)), np.bool_)
     for at, row in enumerate(round.rows.tolist()):
         allowed, here = pool.allowed_kinds(table.jobs[row]), pool.kind_of(table.home[row])
@@ -90,13 +90,13 @@ def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes
     return np.where(somewhere[:, None], fits, fewer)
 
 
-def _settling(round: Round) -> BoolArray:
+def _settling(round: Round, *, chooses_sizes: bool) -> BoolArray:
     """Return whether each job has just begun to train on as many devices as it should have, shape ``(n,)``."""
     table, rows = round.table, round.rows
     since = table.trained_at[rows]
     settling: BoolArray = np.array(np.isfinite(since) & (round.now - since < round.settings.stay), np.bool_)
     settling &= ~round.excluded
-    wanted = table.size[rows] if (told := round.sizes(None)) is None else told
+    wanted = table.size[rows] if (told := round.sizes(None, are_kept=not chooses_sizes)) is None else told
     settling &= wanted == [len(table.home[row]) for row in rows.tolist()]
     return settling
 
