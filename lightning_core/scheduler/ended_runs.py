@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.answers import End, Verdict
+from lightning_core.core.earlier_runs import MAX_ON_KINDS
 from lightning_core.core.jobs import Job
+from lightning_core.scheduler.kinds.places import speedup_together
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import JobTable
 
@@ -35,8 +37,8 @@ class EndedRun(NamedTuple):
     memory: int | None
     """Bytes of each device's memory that its process had at its peak; None if it did not report them."""
     on_kinds: tuple[tuple[str, int, float], ...] = ()
-    """Kinds of devices in a pool of several on which trainings of its family were measured, each with a number of
-    devices and the batches per second."""
+    """Kinds of devices in a pool of several, also apart on several machines, on which trainings of its family were
+    measured, each with a number of devices and the batches per second."""
 
 
 def ended_runs(state: SchedulerState, names: Collection[str] | None = None) -> list[EndedRun]:
@@ -63,12 +65,15 @@ def _ended_run(state: SchedulerState, table: JobTable, row: int) -> EndedRun | N
         table.jobs[row], end.verdict, batches, losses, int(table.batches[row]) if met else None,
         _throughputs(table, row), float(table.alone_seconds[row]), float(table.submitted[row]),
         float(table.ended_at[row]), None if isnan(table.memory[row]) else int(table.memory[row]),
-        state.rates.measured(table.jobs[row].family),
+        state.rates.measured(table.jobs[row].family)[:MAX_ON_KINDS],
     )  # fmt: skip
 
 
 def _throughputs(table: JobTable, row: int) -> tuple[tuple[int, float], ...]:
-    speed = table.speedups[row]
+    """Return what a job did on devices of one machine; what it did on those of several is known by its family."""
+    speed = speedup_together(table, row)
+    if speed is None:
+        return ()
     if len(speed.sizes) > 1:
         return tuple((size, speed.throughput(size)) for size in speed.sizes if speed.seen(size) > 0)
     measured = float(table.throughput(np.array([row]))[0])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_core.core.commands import SetDevices
-from lightning_core.core.events import DevicesFound, DevicesUnavailable, Report, Submit, Tick
+from lightning_core.core.earlier_runs import check_run
+from lightning_core.core.events import DevicesFound, DevicesUnavailable, EarlierRuns, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job, Spread
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.core.targets import BatchTarget
@@ -17,6 +18,7 @@ from lightning_core.scheduler.kinds.kind_rates import APART, KindRates
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.simulation.scenario import Delays, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from lightning_core.storage.runs.past_run import PastRun
 from tests.builders import job
 
 # Two machines of two devices, and one of one.
@@ -152,6 +154,22 @@ def test_rates_apart_and_together_are_learnt_side_by_side() -> None:
     saved.restore(scheduler.state())
     assert saved._state.rates.measured("net") == rates.measured("net")
     assert saved.last("wide") == scheduler.last("wide")
+
+
+def test_what_was_learnt_apart_counts_for_the_next_pool_and_is_not_taken_for_together() -> None:
+    scheduler = pool(
+        job("wide", 9000.0, 700, devices=4, spread="pool", model="net"),
+        job("one", 9000.0, 700, model="other"),
+    )  # fmt: skip
+    trained(scheduler, "wide", 20.0, 1.0, 40.0)
+    [run] = scheduler.ended_runs(["wide"])
+    assert run.throughputs == ()
+    assert [(kind, devices) for kind, devices, _ in run.on_kinds] == [(APART, 4)]
+    past = PastRun.of(run, 0, "cpu", 0.0).for_job(None, "cpu")
+    check_run(past)
+    following = pool(job("next", 9000.0, 700, devices=4, spread="pool", model="net"))
+    following.handle(EarlierRuns((past,), (("next", (0,)),)), 1.0)
+    assert following._state.rates.seconds("net", 4, APART) > 0
 
 
 def test_what_a_family_loses_apart_is_told_by_its_other_sizes_and_by_other_families() -> None:

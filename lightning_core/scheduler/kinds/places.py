@@ -111,5 +111,12 @@ def come_to(table: JobTable, row: int, pool: PoolDevices, rates: KindRates) -> N
     table.company_version[row], table.counts_from[row] = table.directives[row].version + 1, False
 
 
+def speedup_together(table: JobTable, row: int) -> SpeedUp | None:
+    """Return the throughput by number of devices that a job has shown on one machine; None if on none."""
+    if table.apart[row] != 1:
+        return table.speedups[row]
+    return table.elsewhere.get(row, {}).get(_place(int(table.kind[row]), False))
+
+
 def _place(kind: int, apart: bool) -> int:
     return 2 * kind + apart
