@@ -25,7 +25,8 @@ def check(state: SchedulerState, row: int, event: Asking) -> None:
             raise ValueError(str(Reason("no_such_location", text=location)))
         job = replace(job, location=location)
     if isinstance(event, SetDevices | SetLocation):
-        available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
+        available, where = state.devices.most_of(job), f" at {job.location}" if job.location else ""
+        where = where or (" of one kind" if state.devices.differ else "")
         if (event.devices or 0) > available:
             raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")
 
@@ -112,5 +113,6 @@ def _size(state: SchedulerState, row: int) -> None:
 
 def _sizes_at(state: SchedulerState, row: int, location: str) -> list[int]:
     """Return the numbers of devices that a job can train on at a location, and its group may have."""
-    available = min(len(state.settings.devices_at(location)), state.table.group_cap[row])
+    most = state.devices.most_of(replace(state.table.jobs[row], location=location))
+    available = min(most, state.table.group_cap[row])
     return [size for size in state.table.speedups[row].sizes if size <= available]

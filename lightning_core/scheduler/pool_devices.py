@@ -100,6 +100,12 @@ class PoolDevices(Stateful):
         of = self.of.tolist()
         return tuple(device for device in there if of[device] in kinds)
 
+    def most_of(self, job: Job) -> int:
+        """Return how many devices of one kind a job may have at most."""
+        if not self.kinds:
+            return len(self._settings.devices_at(job.location))
+        return max((len(self.allowed(job, kind)) for kind in self.allowed_kinds(job)), default=0)
+
     def kind_of(self, home: Devices) -> int:
         """Return the kind of some devices that are alike; -1 for none."""
         return int(self.of[home[0]]) if home and len(self.of) else -1

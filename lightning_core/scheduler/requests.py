@@ -61,7 +61,7 @@ def submit(state: SchedulerState, jobs: tuple[Job, ...], now: float) -> None:
             version, incarnation = there.directives[row].version, int(there.incarnation[row]) + 1
         available = len(state.settings.devices_at(job.location))
         membership = Membership() if state.division is None else state.division.admit(job)
-        size = _size(job, available, membership)
+        size = _size(job, state.devices.most_of(job) or available, membership)
         grant = Grant(job.name, version, 0.0, (), Reason("submitted"))
         row = table.add(job, now, size, grant, incarnation)
         table.group_cap[row] = membership.cap
@@ -138,7 +138,8 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: fl
     if cap < least <= available:
         return Reason("above_cap", (least, cap), state.table.group_word)
     if size < job.min_devices:
-        return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
+        there = f" at {job.location}" if job.location else " of one kind" if state.devices.differ else ""
+        return Reason("too_large", (job.min_devices, state.devices.most_of(job)), there)
     if (refusal := settings.memory_refusal(job.memory)) is not None:
         return refusal
     if job.device is not None and not 0 <= job.device < settings.devices:

@@ -331,6 +331,11 @@ class Scheduler:
         return division.divider.describe([table.jobs[row] for row in table.active_rows()], self._now)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Name of the kind of each device; empty while all are alike."""
+        return self._state.devices.kinds
+
+    @property
     def unavailable_devices(self) -> frozenset[int]:
         """Devices that cannot have a worker now."""
         return self._state.unavailable

@@ -177,7 +177,7 @@ def _check(call: ToolCall) -> shapes.BundleEstimate:
         bundle = call.pool.read_text(call.arguments.bundle)
     except BundleError as error:
         return {"problems": error.problems, "fits": None, "estimate": []}
-    lines, fits = plan_bundle(bundle)
+    lines, fits = plan_bundle(bundle, kinds=call.pool.about().get("kinds", ()))
     return {"problems": [], "fits": fits, "estimate": lines}
 
 

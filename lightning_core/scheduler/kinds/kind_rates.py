@@ -13,7 +13,7 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -118,9 +118,11 @@ class KindRates:
             found = self._known[key] = self._regress(*key)
         return found
 
-    def has(self, family: str, devices: int) -> bool:
-        """Return whether a family was measured on so many devices of any kind."""
-        return any(batches > 0 for batches, _ in self._seen.get((family, devices), {}).values())
+    def has(self, family: str, devices: int, kinds: Collection[str]) -> bool:
+        """Return whether a family was measured on so many devices of any of some kinds."""
+        return any(
+            batches > 0 and kind in kinds for kind, (batches, _) in self._seen.get((family, devices), {}).items()
+        )
 
     def _forget(self) -> None:
         self._known.clear()

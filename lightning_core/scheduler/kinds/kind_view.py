@@ -46,7 +46,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
         family = table.jobs[row].family
         expected[at], spread[at] = rates.expect(family, size, kinds)
-        family_known[at] = rates.has(family, size)
+        family_known[at] = rates.has(family, size, kinds)
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
     # What is said of a job that has not trained counts only if nothing is known of its family.
     measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
