@@ -59,6 +59,8 @@ def test_verdicts_count_with_the_fastest_kind_that_a_job_may_be_on() -> None:
         scheduler = submitted(job("one", 200.0, 1000, model="net", kinds=kinds), fast=10.0, slow=2.0)
         scheduler.handle(Tick(), 1.0)
         assert scheduler.last("one").verdict == verdict
+    words = "needs at least 7m20s alone on slow, its kind of devices, and has 3m19s"
+    assert str(scheduler.last("one").reason) == words
 
 
 def test_a_job_is_not_divided_among_kinds() -> None:
