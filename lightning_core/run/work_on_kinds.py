@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 
 import numpy as np
 
@@ -12,13 +11,8 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import format_duration
 from lightning_core.core.jobs import Job
 from lightning_core.planning.feasibility import JobRequest
-from lightning_core.scheduler.kinds.kind_rates import KindRates
-from lightning_core.storage.private_files import this_user
-from lightning_core.storage.runs.past_run import PastRun
+from lightning_core.storage.runs.kept_rates import KeptRates
 from lightning_core.storage.runs.run_store import RunStore
-
-# Newest runs from which rates are known.
-MAX_RUNS = 1000
 
 
 class WorkOnKinds:
@@ -34,24 +28,13 @@ class WorkOnKinds:
     """
 
     def __init__(self, counts: Mapping[str, int], pool: str, kept: RunStore | None) -> None:
-        self._counts, self._pool, self._kept = dict(counts), pool, kept
-        self._kinds = tuple(counts)
-        self._rates = KindRates()
-        self._seen: dict[tuple[str, int], set[str]] = {}
-        for past in islice([] if kept is None else kept.runs(), MAX_RUNS):
-            if past.owner == this_user():
-                self._recall(past.family, past, past.batch_size)
-
-    def _recall(self, family: str, past: PastRun, batch_size: int | None) -> None:
-        for kind, devices, rate in past.for_job(batch_size, self._pool).on_kinds:
-            if kind in self._counts:
-                self._rates.recall(family, devices, kind, rate)
-                self._seen.setdefault((family, devices), set()).add(kind)
+        self._counts, self._pool, self._kinds = dict(counts), pool, tuple(counts)
+        self._kept = KeptRates(self._kinds, pool, kept)
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of how the kinds compare: some training was on several of them."""
-        return any(len(kinds) > 1 for kinds in self._seen.values())
+        """Whether anything is known of how the kinds compare."""
+        return self._kept.compare
 
     def allowed(self, job: Job) -> tuple[str, ...]:
         """Return the kinds on which a job may be."""
@@ -71,15 +54,13 @@ class WorkOnKinds:
         """
         job, allowed = spec.identified, self.allowed(spec.job)
         size = min(job.max_devices, max(self._counts[kind] for kind in allowed))
-        similar = [] if self._kept is None else self._kept.similar(job, this_user())
-        for past in similar:
-            self._recall(job.family, past, job.batch_size)
-        rate, _ = self._rates.expect(job.family, size, self._kinds)
+        similar, rates = self._kept.learn(job), self._kept.rates
+        rate, _ = rates.expect(job.family, size, self._kinds)
         fastest = max(rate[self._kinds.index(kind)] for kind in allowed)
         work = request.work
         if job.work is None:
             met = next((past for past in similar if past.met_at is not None and past.target == str(job.target)), None)
-            if met is not None and self._rates.has(job.family, size, self._kinds):
+            if met is not None and rates.has(job.family, size, self._kinds):
                 work = (met.for_job(job.batch_size, self._pool).met_at or 1) / float(np.exp(fastest))
                 origin = f"as much as {met.name}"
             elif work is not None:
@@ -94,7 +75,7 @@ class WorkOnKinds:
         for kind in request.kinds:
             work = request.on(kind).work
             assert work is not None  # it is known
-            measured = self._rates.seconds(spec.identified.family, request.size, kind) > 0
+            measured = self._kept.is_measured(spec.identified.family, request.size, kind)
             about = "" if measured or request.paces[kind] == 1.0 else "about "
             found[kind] = f"{about}{format_duration(work)}"
         if len({*found.values()}) == 1:
