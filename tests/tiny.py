@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -56,8 +57,6 @@ class Line(pl.LightningModule):
         if self.steps == self.raise_at:
             raise ValueError("this job was made to fail")
         if self.steps == self.die_at:
-            import os
-
             os._exit(9)
         if self.pause:
             time.sleep(self.pause)
@@ -82,6 +81,21 @@ class Line(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+# Environment variable of a node, which says how many times as long a batch of a slower line takes there.
+SLOWER = "TINY_SLOWER"
+
+
+class SlowerLine(Line):
+    """A line that is slower on some nodes, as on an older device.
+
+    Args:
+        pause: Seconds that a batch sleeps on the others.
+    """
+
+    def __init__(self, pause: float) -> None:
+        super().__init__(pause=pause * float(os.environ.get(SLOWER, "1")))
 
 
 class HeavyLine(Line):

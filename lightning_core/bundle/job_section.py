@@ -37,7 +37,7 @@ TERMS = ("deadline", "target", "begin", "weight", "devices", "min_devices", "max
          "cell", "restarts", "retries", "location", "kinds", "save_every", "keep_best", "hang", "like",
          "memory", "on_hold", "beside", "spread", "parts")  # fmt: skip
 # The recording that stands in for the job in a simulation; a run ignores them.
-RECORDING_KEYS = ("curve", "throughput")
+RECORDING_KEYS = ("curve", "throughput", "paces")
 JOB_KEYS = ("config", SCRIPT, *TERMS, SUBMITTED, *RECORDING_KEYS, *CONFIG_KEYS)
 REQUIRED_TERMS = {"target": "loss<=0.35"}  # each with an example
 

@@ -76,7 +76,8 @@ def _plan(arguments: argparse.Namespace) -> int:
         print(f"{pool.describe()}; other jobs in it are not counted", file=sys.stderr)
     history = arguments.history or (Path("runs") if Path("runs").is_dir() else None)
     tried = None if seconds is None else _tried(bundle, seconds)
-    lines, fits = plan_bundle(bundle, history, _kept_runs(home() if pool is None else pool.folder), tried)
+    kept = _kept_runs(home() if pool is None else pool.folder)
+    lines, fits = plan_bundle(bundle, history, kept, tried, () if pool is None else pool.about().get("kinds", ()))
     print("\n".join(lines))
     return EXIT_MET if fits else EXIT_NOT_MET
 

@@ -120,7 +120,8 @@ def _run_in(bundle: BundleSpec, run_dir: Path, arguments: argparse.Namespace, be
     for warning in bundle.warnings(run_dir):
         print(f"warning: {warning}", file=sys.stderr)
     settings, supply = bundle.settings, bundle.supply
-    view = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory)
+    view = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory,
+                    kinds=settings.kinds)  # fmt: skip
     resume_with = f"resume it with: lightning-core run --resume {run_dir}"
     workers = Cluster.workers_of(bundle)
     print(f"starting Ray with {workers} worker{'s' * (workers > 1)} ...", flush=True)

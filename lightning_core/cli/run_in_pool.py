@@ -146,7 +146,8 @@ def _follow(pool: Pool, run_dir: Path, note: PoolReference, arguments: argparse.
     again = f"lightning-core run --resume {run_dir}"
     jobs_in = f"{len(note.jobs)} job{'s' * (len(note.jobs) > 1)} in {pool.describe()}"
     print(f"{jobs_in}; use --own for a pool of its own", flush=True)
-    watcher = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory)
+    watcher = view_for(sys.stdout, settings.policy, settings.devices, device_memory=settings.device_memory,
+                       kinds=settings.kinds)  # fmt: skip
 
     @remembering
     def look() -> tuple[float, list[JobStatus]]:

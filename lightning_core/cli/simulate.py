@@ -331,6 +331,7 @@ def _write(path: Path, bundle: PlayedBundle, outcomes: Mapping[str, Outcome], se
                 "drawn": played.drawn,
                 "made_up": played.made_up,
                 "throughput": played.given.throughput,
+                "paces": dict(played.given.paces),
                 "needs_s": played.needs if played.needs < float("inf") else None,
             }
             for played in bundle.jobs

@@ -87,6 +87,7 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         waiting = [one for one in about["waiting"] if is_shown(one["owner"])]
         body = {"now": now, "settings": settings.to_dict(), "controllers": about["controllers"],
                 "failed": about["failed"], "unavailable": about["unavailable"],
+                "kinds": about["kinds"],
                 "manager_silent": about["manager_silent"], "shares": shares, "waiting": waiting,
                 "jobs": plain}  # fmt: skip
         print(json.dumps(body, indent=2))
@@ -96,17 +97,17 @@ def _shown(pool: Pool, arguments: argparse.Namespace) -> int:
         from lightning_core.view.progress import view_for
 
         watcher = view_for(sys.stdout, settings.policy, settings.devices, owner, lambda: _lost(pool.about()),
-                           settings.device_memory, arguments.group, every)  # fmt: skip
+                           settings.device_memory, arguments.group, every, _kinds(pool.about()))  # fmt: skip
         try:
             with recorded_signals() as received:
                 now, jobs = follow(look, lambda: received, watcher, waits=True)
         finally:
             watcher.close()
-        _show(now, jobs, settings, _lost(pool.about()), owner, arguments.group, every)
+        _show(now, jobs, settings, pool.about(), owner, arguments.group, every)
         return 128 + received[0] if received and received[0] != signal.SIGINT else EXIT_MET
     else:
         about = pool.about()
-        _show(*look(), settings, _lost(about), owner, arguments.group, every)
+        _show(*look(), settings, about, owner, arguments.group, every)
         for text in _lines_about(about, settings, is_shown):
             print(text)
     return EXIT_MET
@@ -158,6 +159,12 @@ def waiting_line(waiting: Mapping[str, Any]) -> str:
 
 def _lost(about: Mapping[str, Any]) -> set[int]:
     return {one["device"] for one in about["unavailable"]}
+
+
+def _kinds(about: Mapping[str, Any]) -> Sequence[str]:
+    """Return the kind of each device; none if all are alike."""
+    kinds: Sequence[str] = about["kinds"]
+    return kinds if len({*kinds}) > 1 else ()
 
 
 def unavailable_lines(unavailable: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -213,7 +220,7 @@ def _first(jobs: Sequence[JobStatus]) -> tuple[list[JobStatus], str]:
 
 
 def _show(
-    now: float, jobs: list[JobStatus], settings: Settings, lost: set[int], owner: str | None,
+    now: float, jobs: list[JobStatus], settings: Settings, about: Mapping[str, Any], owner: str | None,
     group: tuple[str, str] | None, every: bool,
 ) -> None:  # fmt: skip
     if not jobs and group is not None:
@@ -238,7 +245,8 @@ def _show(
             print(text)
     else:
         board = Board(now, jobs, settings.policy, settings.devices, only=shown, owner=owner,
-                      group=group, unavailable=lost, device_memory=settings.device_memory)  # fmt: skip
+                      group=group, unavailable=_lost(about), device_memory=settings.device_memory,
+                      kinds=_kinds(about))  # fmt: skip
         Console(width=None if sys.stdout.isatty() else 160).print(board)
     if note:
         print(note)

@@ -274,6 +274,10 @@ class JobStatus:
     """Share of its devices' time that counts as its own now: of those that train at once, its part of theirs."""
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Data that parts keep with it, by the name of the part."""
+    kind: str = ""
+    """Kind of the devices that it is on, or was on last; empty where all devices are alike."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """Batches per second on each kind of devices, measured or expected; empty while unknown, or where all are alike."""
 
     @property
     def trains(self) -> bool:

@@ -151,6 +151,18 @@ def listed(names: Iterable[str], max_count: int = 10) -> str:
     return ", ".join([*names[:max_count], *more]) or "none"
 
 
+def devices_words(devices: Iterable[int], kind: str = "", between: str = ",") -> str:
+    """Return the numbers of devices, behind their kind; a dash for none.
+
+    Example::
+
+        >>> devices_words((0, 1), "a100"), devices_words((3,)), devices_words((), "a100")
+        ('a100:0,1', '3', '-')
+    """
+    numbers = between.join(map(str, devices))
+    return (f"{kind}:{numbers}" if kind else numbers) if numbers else "-"
+
+
 def closest(word: object, known: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the known word that is meant, most likely; None if none is as similar, from 0 to 1.
 

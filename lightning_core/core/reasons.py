@@ -173,6 +173,7 @@ WORDS |= {
     "part": "{text}",
     "needs_launch": "a script cannot leave a node: a pool whose nodes come and go launches its jobs, with `submit`",
 }
+WORDS["too_long_on"] = "needs at least {0:ft1} alone on {text}, its kind of devices, and has {1:t}"
 WORDS["words"] = "{text}"  # a reason that another process sent as text alone
 WORDS |= {
     "ranks_wait": "none of its {1:.0f} ranks has moved for {0:t}, and they are not all in the same place{text}",

@@ -16,11 +16,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lightning_core.core.answers import Accepted, Alert, Answer
+from lightning_core.core.answers import Accepted, Alert, Answer, Grant
 from lightning_core.core.codec import accepted_from_dicts, answers_from_dicts, decode_calls, decode_event
 from lightning_core.core.commands import Cancel, Pause, Resume, SetDeadline, SetDevices, SetLocation, SetTerms
 from lightning_core.core.control import Ask, PartAnswer
 from lightning_core.core.events import (
+    DevicesFound,
     DevicesUnavailable,
     EarlierRuns,
     Event,
@@ -38,6 +39,7 @@ from lightning_core.history.faults import DeviceOutage, Gap, down_words, outage_
 from lightning_core.history.job_history import JobHistory
 from lightning_core.history.moments import Remark
 from lightning_core.history.own_time import OwnTime
+from lightning_core.scheduler.pool_devices import PoolDevices
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.journals.downtime import MAX_LATENESS, Down, Downtime
 from lightning_core.storage.journals.journal import Journal
@@ -94,6 +96,7 @@ class History:
         stops: Times between an orderly stop of the run or pool and its resumption.
         part_of: Pool in which the jobs ran beside others; None if the journal has all jobs.
         outages: Times in which devices had no worker.
+        kinds: Kind of each device, as it was known last; empty where all are alike.
         parts: What parts read from the journal (:class:`~lightning_core.core.supplies.PartHistory`), by their names.
         failed: Error of each part from outside the library that failed, by what was asked of it.
     """
@@ -106,11 +109,13 @@ class History:
         self.gaps: list[Gap] = []
         self.stops: list[Gap] = []
         self.outages: list[DeviceOutage] = []
+        self.kinds = settings.kinds
         self.failed: dict[str, str] = {}
         made = {name: self._asked(name, partial(make, settings)) for name, make in all_of("histories").items()}
         self.parts: dict[str, Any] = {name: one for name, one in made.items() if one is not None}
         self.part_of: JournalPart | None = None
         self._newest: dict[str, JobHistory] = {}
+        self._devices = PoolDevices(settings)
         self._downtime = Downtime()
         self._own_time = OwnTime()
 
@@ -177,6 +182,8 @@ class History:
                     self._submit(job, now)
         elif isinstance(event, DevicesUnavailable):
             self._note_outages(event, now)
+        elif isinstance(event, DevicesFound):
+            self._note_kinds(event)
         else:
             for one in accepted:
                 if (job_history := self._newest.get(one.job)) is not None and job_history.ended is None:
@@ -223,6 +230,8 @@ class History:
             self._tell_parts(lambda part: part.answer(told, now))
         elif job_history := self._newest.get(answer.job):
             job_history.answer(answer, now)
+            if self.kinds and isinstance(answer, Grant) and answer.devices:
+                job_history.grants[-1] = job_history.grants[-1]._replace(kind=self.kinds[answer.devices[0]])
             self._own_time.note(job_history)
             self._hold(job_history)
 
@@ -248,6 +257,10 @@ class History:
             for device in event.devices
             if device not in lasting
         ]
+
+    def _note_kinds(self, event: DevicesFound) -> None:
+        self._devices.find(event.kinds, event.machines)
+        self.kinds = self._devices.kinds if self._devices.differ else ()
 
     def _look_for_gap(self, event: Event | None, now: float) -> Down | None:
         """Return the downtime that ends with an event; note a gap if the scheduler woke too late."""

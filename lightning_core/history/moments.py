@@ -117,6 +117,8 @@ class Holding(NamedTuple):
     """Number of the group of jobs that train within the same turns; 0 if it takes turns of its own."""
     pace: float = 1.0
     """Expected throughput in that group, as a fraction of its throughput alone."""
+    kind: str = ""
+    """Kind of the devices; empty where all are alike."""
 
 
 class Owned(NamedTuple):

@@ -57,7 +57,7 @@ class PlacedKinds(NamedTuple):
 
 
 def place(needs: KindNeeds) -> PlacedKinds:
-    """Return on which kind each job should train so that many end in time.
+    """Return on which kind each job should train now: so that many end in time, and no device is idle for it.
 
     The time is O(n^2 k) in vector operations of length ``n``.
 
@@ -70,10 +70,19 @@ def place(needs: KindNeeds) -> PlacedKinds:
         >>> found.kind.tolist(), found.in_time.tolist()
         ([0, 0, 1], [True, True, True])
     """
-    k = needs.work.shape[1]
-    moves = (needs.kind[:, None] >= 0) & (np.arange(k) != needs.kind[:, None])
-    work = needs.work + np.where(moves, needs.move[:, None], 0.0)
-    work[needs.size[:, None] > needs.devices] = np.inf
+    work = _work(needs)
+    return _use_idle(needs, work, in_time(needs, work))
+
+
+def in_time(needs: KindNeeds, work: FloatArray | None = None) -> PlacedKinds:
+    """Return on which kind each job should train so that many end in time, whatever is idle meanwhile.
+
+    Args:
+        needs: Needs of the jobs.
+        work: Seconds that each takes on each kind, moves included, shape ``(n, k)``; None to count them.
+    """
+    work = _work(needs) if work is None else work
+    moves = _moves(needs)
     price = prices(work)
     seconds = work * needs.size[:, None]
     # Jobs stay where they are, unless more are in time if some do not.
@@ -88,7 +97,20 @@ def place(needs: KindNeeds) -> PlacedKinds:
             break
         # A kind whose devices are wanted more than others becomes dearer.
         price = price * np.clip((load + 0.05) / (load.mean() + 0.05), 1 / STEP, STEP) ** 0.5
-    return _use_idle(needs, work, _rest(needs, work, best))
+    return _rest(needs, work, best)
+
+
+def _moves(needs: KindNeeds) -> BoolArray:
+    """Return where a job would move, shape ``(n, k)``."""
+    moves: BoolArray = (needs.kind[:, None] >= 0) & (np.arange(needs.work.shape[1]) != needs.kind[:, None])
+    return moves
+
+
+def _work(needs: KindNeeds) -> FloatArray:
+    """Return the seconds of each job on each kind, moves included, shape ``(n, k)``; inf where it does not fit."""
+    work: FloatArray = needs.work + np.where(_moves(needs), needs.move[:, None], 0.0)
+    work[needs.size[:, None] > needs.devices] = np.inf
+    return work
 
 
 def prices(work: FloatArray) -> FloatArray:

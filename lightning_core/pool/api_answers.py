@@ -24,7 +24,7 @@ def pool_answer(about: Mapping[str, Any], person: Person, *, takes_bundles: bool
     """
     return {
         "pid": about["pid"], "folder": about["folder"], "kind": kind_of(about),
-        "devices": about["devices"], "unavailable": about["unavailable"],
+        "devices": about["devices"], "kinds": about["kinds"], "unavailable": about["unavailable"],
         "manager_silent": about["manager_silent"], "settings": about["settings"],
         "failed": about["failed"], "controllers": about["controllers"], "shares": about["shares"],
         "waiting": about["waiting"],
@@ -36,7 +36,8 @@ def pool_answer(about: Mapping[str, Any], person: Person, *, takes_bundles: bool
 def moment_entry(row: JobMoment) -> Moment:
     """Return an event of a job as JSON values."""
     devices = None if row.devices is None else list(row.devices)
-    return {"time": row.time, "what": row.what, "share": row.share, "devices": devices, "reason": row.reason}
+    return {"time": row.time, "what": row.what, "share": row.share, "devices": devices, "kind": row.kind,
+            "reason": row.reason}  # fmt: skip
 
 
 def curve_answer(job: JobHistory, limit: int) -> CurveAnswer:

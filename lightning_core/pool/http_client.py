@@ -116,7 +116,7 @@ class HttpClient:
         with self._api.reading():
             return [
                 JobMoment(one["time"], clean(one["what"]), one["share"], one["devices"] and tuple(one["devices"]),
-                    clean(one["reason"]))
+                    clean(one["reason"]), clean(one["kind"]))
                 for one in body["moments"]
             ]  # fmt: skip
 

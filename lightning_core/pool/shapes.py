@@ -119,6 +119,7 @@ class PoolAnswer(TypedDict):
     folder: Annotated[str, says("Its folder, on its own machine.")]
     kind: Literal["cpu", "gpu"]
     devices: list[str]
+    kinds: Annotated[list[str], says("Kind of each device; empty while all are alike.")]
     unavailable: Annotated[list[UnavailableDevice], says("Devices that are not planned on.")]
     manager_silent: Annotated[float, says("Seconds for which the pool manager has not called; 0 if it calls.")]
     settings: Annotated[dict[str, Any], says("Policy, estimator, number of devices and constants.")]
@@ -189,6 +190,7 @@ class Moment(TypedDict):
     what: Annotated[str, says("submitted, grant, fault, a verdict, or the source: command, plan, worker, pool.")]
     share: Annotated[float | None, says("Share of its devices, if a grant changed it.")]
     devices: list[int] | None
+    kind: Annotated[str, says("Kind of these devices; empty where all are alike.")]
     reason: str
 
 

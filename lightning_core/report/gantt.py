@@ -56,7 +56,7 @@ def gantt(history: History, since: float = 0.0, until: float | None = None) -> s
     for device, lane in enumerate(drawn):
         shown = thinned(lane, time.end, MAX_BOXES // len(drawn), time.start)
         parts.append(
-            f'<div class="device">device {device}</div><div class="lane">'
+            f'<div class="device">{_name(history, device)}</div><div class="lane">'
             f"{_drawn(history, device, shown, time, height)}{marks[device]}</div>"
         )
     ticks = "".join(
@@ -81,7 +81,7 @@ def _drawn(history: History, device: int, lane: Lane, time: Span, height: int) -
     }
     for index, label in labels.items():
         found = _boxes(lane[index], time, height)
-        words = f"{label}: {format_duration(seconds_held(lane[index]))} of device {device}"
+        words = f"{label}: {format_duration(seconds_held(lane[index]))} of {_name(history, device)}"
         parts.append(f'<path fill="{colour(index)}" d="{boxes(found)}"><title>{words}</title></path>')
         if index != OTHERS and (times := company(history.jobs[index], history.last, time.length / WIDTH)):
             hatched = _boxes(overlap(lane[index], times), time, height)
@@ -93,12 +93,18 @@ def _drawn(history: History, device: int, lane: Lane, time: Span, height: int) -
             if w >= MIN_LABELLED_WIDTH * WIDTH and h >= LINE_HEIGHT - 0.1
         ]
     story = listed(list(labels.values())) if labels else "no job"
+    kind = f" ({escape(history.kinds[device])})" if history.kinds else ""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" preserveAspectRatio="none" role="img" aria-labelledby="device{device}">'
-        f'<title id="device{device}">Device {device} was held by {story}</title>'
+        f'<title id="device{device}">Device {device}{kind} was held by {story}</title>'
         f"{_hatching(device) if any(part.startswith('<path class=') for part in parts) else ''}{''.join(parts)}</svg>"
         f'<div class="names" aria-hidden="true">{"".join(names)}</div>'
     )
+
+
+def _name(history: History, device: int) -> str:
+    """Return the name of a device, as HTML: with its kind, where there are several."""
+    return f"{escape(history.kinds[device]) if history.kinds else 'device'} {device}"
 
 
 def _boxes(stretches: Iterable[Stretch], time: Span, height: int) -> list[tuple[float, float, float, float]]:

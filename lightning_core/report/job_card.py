@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
+from lightning_core.core.names import devices_words
 from lightning_core.history.faults import total_words
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
@@ -84,7 +85,7 @@ def _table(found: list[JobMoment], *, shares: bool = False) -> str:
     names = ("after", "share", "device", "reason") if shares else ("after", "what", "reason")
     body = []
     for row in found:
-        devices = ", ".join(map(str, row.devices or ())) or "-"
+        devices = escape(devices_words(row.devices or (), row.kind, ", "))
         middle = [f"{row.share or 0:.2f}", devices] if shares else [escape(row.what)]
         cells = [format_duration(row.time), *middle]
         body.append(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,8 +13,10 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import MAX_FORECAST, format_duration, format_forecast
+from lightning_core.core.names import listed
 from lightning_core.planning.feasibility import JobRequest, check_feasibility
 from lightning_core.regular_files import read_text
+from lightning_core.run.work_on_kinds import WorkOnKinds
 from lightning_core.storage.private_files import this_user
 from lightning_core.storage.runs.run_store import RunStore
 
@@ -21,6 +24,7 @@ from lightning_core.storage.runs.run_store import RunStore
 MAX_SUMMARY_BYTES = 64 * 2**20
 # A forecast of this many times the deadline and more is no number to plan with.
 FAR = 10.0
+ALIKE = "no earlier run says how fast the kinds of devices are: all are counted as alike"
 
 
 class Tried(Protocol):
@@ -36,6 +40,7 @@ def plan_bundle(
     history: Path | None = None,
     kept: RunStore | None = None,
     tried: Mapping[str, Tried] | None = None,
+    kinds: Sequence[str] = (),
 ) -> tuple[list[str], bool]:
     """Estimate whether all jobs can meet their deadlines.
 
@@ -44,6 +49,7 @@ def plan_bundle(
         history: Folder below which earlier runs are; None for none.
         kept: Runs that a pool remembers; None for none.
         tried: Results of short trainings, by job, which take precedence over all other knowledge; None for none.
+        kinds: Kind of each device, as a pool has found them; empty for those that the bundle names.
 
     Returns:
         Lines for the user, and whether all jobs of known work fit.
@@ -51,6 +57,9 @@ def plan_bundle(
     runs = list(earlier_runs(history)) if history is not None else []
     tried = tried or {}
     requests, bad_case, lines, hopeless = [], [], [], []
+    counts = Counter(bundle.settings.locations or kinds)
+    by_kind = WorkOnKinds(counts, bundle.kind, kept) if len(counts) > 1 else None
+    devices = bundle.settings.devices if by_kind is None else dict(counts)
     for spec in bundle.jobs:
         job = spec.job
         trial = tried.get(job.name)
@@ -68,20 +77,30 @@ def plan_bundle(
         if job.is_best_effort:
             lines.append(f"{job.name}: has no deadline: trains on devices that the others leave")
             continue
+        if by_kind is not None and not by_kind.allowed(job):
+            hopeless.append(job.name)
+            lines.append(f"{job.name}: requires a device of kind {listed(job.kinds)}, where the pool has none")
+            continue
         requests.append(JobRequest(job.name, work, job.deadline, size, job.weight, job.begin))
+        if by_kind is not None:
+            requests[-1], origin = by_kind.request(spec, requests[-1], origin)
+            work = requests[-1].work
         late = work if trial is None or trial.work is None else min(trial.work[2], MAX_FORECAST)
         bad_case.append(requests[-1]._replace(work=late))
         if work is not None:
             needs = format_duration(work) if trial is None else format_forecast(work)
+            needs = needs if by_kind is None else by_kind.words(spec, requests[-1])
             lines.append(f"{job.name}: needs {needs} of {format_duration(job.deadline)} ({origin})")
-    answer = check_feasibility(requests, bundle.settings.devices)
+    answer = check_feasibility(requests, devices)
     first, *rest = answer.lines()
     if bad_case != requests:
-        fits = check_feasibility(bad_case, bundle.settings.devices).fits
+        fits = check_feasibility(bad_case, devices).fits
         number = len(requests) - len(answer.unknown)
         rest.append(f"if each tried job takes as long as in its bad case: {len(fits)} of {number} fit")
     if hopeless:
         first += f"; {len(hopeless)} not forecast to reach {'its target' if len(hopeless) == 1 else 'their targets'}"
+    if by_kind is not None and not by_kind.known:
+        lines.append(ALIKE)
     return [first, *lines, *rest], not answer.late and not hopeless
 
 

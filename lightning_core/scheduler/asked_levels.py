@@ -11,6 +11,7 @@ from dataclasses import replace
 from lightning_core.core.commands import Asking, SetDevices, SetLocation, level_after
 from lightning_core.core.control import NOTHING, Ask, Asked, check_known
 from lightning_core.core.control.asks import first, first_words, settled
+from lightning_core.core.jobs import Spread
 from lightning_core.core.reasons import Reason
 from lightning_core.scheduler.state import SchedulerState
 from lightning_core.scheduler.tables.table import NONE, JobTable
@@ -25,11 +26,13 @@ def check(state: SchedulerState, row: int, event: Asking) -> None:
             raise ValueError(str(Reason("no_such_location", text=location)))
         job = replace(job, location=location)
     if isinstance(event, SetDevices | SetLocation):
-        available, where = len(state.settings.devices_at(job.location)), f" at {job.location}" if job.location else ""
+        available = state.devices.most(replace(job, spread=Spread.POOL))
+        where = f" at {job.location}" if job.location else ""
+        where = where or (" of one kind" if state.devices.differ else "")
         if (event.devices or 0) > available:
             raise ValueError(f"devices must be at most the pool's {available}{where}, got {event.devices}")
         if (event.devices or 0) > (most := state.devices.most(job)):
-            raise ValueError(f"devices must be at most the {most} that a job may have together, got {event.devices}")
+            raise ValueError(f"devices must be at most the {most} of one machine, got {event.devices}")
 
 
 def changes(state: SchedulerState, row: int, event: Asking) -> bool:

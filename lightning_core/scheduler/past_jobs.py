@@ -6,7 +6,7 @@ status, resubmissions under their name and late messages; of the others remains 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,11 +92,15 @@ class PastJobs:
         _choose(table, np.flatnonzero(~old))
         self._status = None
 
-    def status(self) -> list[tuple[int, JobStatus]]:
-        """Return the status of each job that is remembered, with its place in the order of submission."""
+    def status(self, kinds: Sequence[str]) -> list[tuple[int, JobStatus]]:
+        """Return the status of each job that is remembered, with its place in the order of submission.
+
+        Args:
+            kinds: Names of the kinds of devices: those that come later change nothing for these jobs.
+        """
         table = self.table
         if self._status is None:
-            self._status = [(int(table.ordinal[row]), job_status(table, row, 0.0)) for row in range(len(table))]
+            self._status = [(int(table.ordinal[row]), job_status(table, row, 0.0, kinds)) for row in range(len(table))]
         return self._status
 
     def state(self) -> dict[str, Any]:

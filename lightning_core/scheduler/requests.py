@@ -138,10 +138,12 @@ def _refusal(state: SchedulerState, job: Job, available: int, size: int, cap: fl
     least = job.sizes[0] if job.sizes else job.min_devices
     if cap < least <= available:
         return Reason("above_cap", (least, cap), state.table.group_word)
-    if available < least <= state.devices.most(replace(job, spread=Spread.POOL)):
+    apart = state.devices.most(replace(job, spread=Spread.POOL))
+    if available < least <= apart:
         return Reason("no_such_machine", (least, available))
     if size < job.min_devices:
-        return Reason("too_large", (job.min_devices, available), f" at {job.location}" if job.location else "")
+        there = f" at {job.location}" if job.location else " of one kind" if state.devices.differ else ""
+        return Reason("too_large", (job.min_devices, apart), there)
     if (refusal := settings.memory_refusal(job.memory)) is not None:
         return refusal
     if job.device is not None and not 0 <= job.device < settings.devices:

@@ -74,7 +74,7 @@ from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.scheduler_view import SchedulerView
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.state import SchedulerState, restore_state, state_to_dict
-from lightning_core.scheduler.status import job_forecast, job_status, judge
+from lightning_core.scheduler.status import job_forecast, judge
 from lightning_core.scheduler.tables.table import JobTable
 
 __all__ = ["Scheduler", "Settings"]
@@ -264,7 +264,7 @@ class Scheduler:
 
     def last(self, name: str) -> JobStatus:
         """Return the status of the newest job of a name; a KeyError if there is none."""
-        return job_status(*self._where(name), self._now)
+        return self._state.job_status(*self._where(name), self._now)
 
     def job_forecast(self, name: str) -> JobForecast | None:
         """Return what the user of a job is told of its forecast; None if it was never submitted."""
@@ -329,6 +329,11 @@ class Scheduler:
         if division is None:
             return []
         return division.divider.describe([table.jobs[row] for row in table.active_rows()], self._now)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Name of the kind of each device; empty while all are alike."""
+        return self._state.devices.kinds
 
     @property
     def unavailable_devices(self) -> frozenset[int]:

@@ -9,7 +9,6 @@ from lightning_core.core.arrays import FloatArray
 from lightning_core.core.jobs import Job
 from lightning_core.scheduler.forecasting import forecast_work, resize_seconds
 from lightning_core.scheduler.state import SchedulerState
-from lightning_core.scheduler.status import job_status
 
 
 class SchedulerView:
@@ -39,7 +38,7 @@ class SchedulerView:
 
     def status(self, name: str) -> JobStatus | None:
         found = self._state.find(name)
-        return None if found is None else job_status(*found, self._now)
+        return None if found is None else self._state.job_status(*found, self._now)
 
     def job(self, name: str) -> Job:
         table = self._state.table

@@ -299,6 +299,11 @@ class Settings:
         """Launched jobs that may be resident on one device; None for any number."""
         return None if self.resident is None else self.resident // self.devices
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kind of each device, where the settings name several; else empty."""
+        return self.locations if len({*self.locations}) > 1 else ()
+
     def devices_at(self, location: str) -> tuple[int, ...]:
         """Return the devices at a location; all devices for an empty name."""
         return tuple(k for k in range(self.devices) if not location or self.locations[k : k + 1] == (location,))

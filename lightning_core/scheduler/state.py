@@ -181,8 +181,12 @@ class SchedulerState:
     def status(self, now: float) -> list[JobStatus]:
         """Return the status of every job in the order of submission."""
         table = self.table
-        new = [(int(table.ordinal[row]), job_status(table, row, now)) for row in range(len(table))]
-        return [status for _, status in merge(self.past.status(), new, key=itemgetter(0))]
+        new = [(int(table.ordinal[row]), self.job_status(table, row, now)) for row in range(len(table))]
+        return [status for _, status in merge(self.past.status(self.devices.names), new, key=itemgetter(0))]
+
+    def job_status(self, table: JobTable, row: int, now: float) -> JobStatus:
+        """Return the status of a job of a table."""
+        return job_status(table, row, now, self.devices.names, self.rates)
 
     def let_go(self, now: float) -> None:
         """Let jobs that are over leave the table after a round, if policy and estimator can do without their rows."""

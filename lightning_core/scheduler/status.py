@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite, isinf, isnan
 
 import numpy as np
@@ -17,6 +18,8 @@ from lightning_core.estimators.stated_work import likeliest, work_left
 from lightning_core.planning.confidence import averaged, trusted_chances
 from lightning_core.scheduler.device_memory import needed
 from lightning_core.scheduler.forecasting import HIGH, LOW, MID, between, forecast_position
+from lightning_core.scheduler.kinds.kind_rates import KindRates
+from lightning_core.scheduler.kinds.kind_view import job_rates
 from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.settings import Settings
 from lightning_core.scheduler.tables.table import AT_RISK, FEASIBLE, INFEASIBLE, MISSED, UNKNOWN, JobTable
@@ -140,6 +143,8 @@ def verdict_reason(table: JobTable, row: int) -> Reason:
             return Reason("uncertain", (0.0, float(table.chance[row])))
         if needs < MAX_FORECAST and table.group_cap[row] < table.speedups[row].sizes[-1]:
             return Reason("too_long_for_cap", (needs, spare, float(table.group_cap[row])), table.group_word)
+        if (kinds := table.jobs[row].kinds) and not limited and needs < MAX_FORECAST:
+            return Reason("too_long_on", (needs, spare), " or ".join(kinds))
         return Reason(code, (needs, spare)) if needs < MAX_FORECAST else _flat(table, row)
     if directive.reason.code in STANDS_STILL:
         needs = float(table.work_mid[row])
@@ -269,8 +274,18 @@ def _stated_work(table: JobTable, curves: AboveFloor, row: int) -> FloatArray:
 # ---------------------------------------------------------------------------------------------------- status
 
 
-def job_status(table: JobTable, row: int, now: float) -> JobStatus:
-    """Return the status of a job."""
+def job_status(
+    table: JobTable, row: int, now: float, kinds: Sequence[str] = (), rates: KindRates | None = None
+) -> JobStatus:
+    """Return the status of a job.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        now: Scheduler time in seconds.
+        kinds: Names of the kinds of devices; of fewer than two, none is shown.
+        rates: How fast kinds of trainings are on them; None for a job that is over.
+    """
     directive = table.directives[row]
     ended = isinstance(directive, End)
     throughput = float(table.throughput(np.array([row]))[0])
@@ -321,6 +336,8 @@ def job_status(table: JobTable, row: int, now: float) -> JobStatus:
         device_seconds=float(table.device_seconds[row]),
         held_share=float(table.held_share(np.array([row]))[0]),
         parts=table.jobs[row].parts,
+        kind=kinds[kind] if len(kinds) > 1 and (kind := int(table.kind[row])) >= 0 else "",
+        rates={} if rates is None or ended or len(kinds) < 2 else job_rates(table, row, rates, kinds),
     )
 
 

@@ -147,6 +147,7 @@ def _job(job: JobStatus) -> dict[str, Any]:
         "deadline": seconds_or_none(job.deadline - job.submitted_at),
         "busy": job.busy,
         "device_seconds": job.device_seconds,
+        "kind": job.kind,
         "rejected_losses": job.rejected,
         "restarts": job.restarts,
         "lost_batches": job.lost_batches,

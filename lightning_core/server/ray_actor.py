@@ -232,6 +232,7 @@ class SchedulerActor(PoolCalls):
         devices, scheduler = [name for name, _ in self._sessions.devices], self._host.scheduler
         return {
             "pid": os.getpid(), "folder": str(self._folder), "devices": devices,
+            "kinds": list(scheduler.kinds),
             "unavailable": self._unavailable(), "manager_silent": self._manager_silent_for(),
             "settings": scheduler.settings.to_dict(), "failed": dict(scheduler.failed_parts),
             "controllers": scheduler.describe_controllers(), "shares": scheduler.shares(),

@@ -7,6 +7,7 @@ Configs are not read. Beside its terms, a job may have::
       target: {loss: 0.35}
       curve: vit-before.csv            # a recording step,loss; beside this file or in the folder of recordings
       throughput: 12.5                 # batches a second alone on its devices
+      paces: {a100: 1, t4: 0.25}       # on each kind of devices, as a factor on it
 
 Rules
 
@@ -19,11 +20,15 @@ Rules
 4. A job of unknown duration is assumed to need 0.8 of its fair share of the pool's time.
 5. A job without a recording plays the curve of an earlier run that reached its target, at that run's speed, before
    anything is made up. The run is found as for a live job, by its tag or model, and by its name.
+6. On several kinds of devices a job is as fast as its ``paces`` say; where it has none, as earlier runs were there,
+   which the scheduler then knows, or as other trainings were that are known on both. Its throughput and its work are
+   those on the fastest kind that it may be on. While nothing tells kinds apart, all are alike.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
@@ -39,6 +44,7 @@ from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
 from lightning_core.bundle.settings_section import with_policy
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.jobs import Job
 from lightning_core.core.specs import Spec
 from lightning_core.core.supplies import Supply
@@ -48,6 +54,7 @@ from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curve, load_curves, read_recording
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.storage.private_files import this_user
+from lightning_core.storage.runs.kept_rates import KeptRates
 from lightning_core.storage.runs.past_run import PastRun
 from lightning_core.storage.runs.run_store import RunStore
 
@@ -77,6 +84,8 @@ class Played:
         needs: Seconds alone on its devices until its target is reached; inf if never.
         drawn: Whether only the shape of the recording is used.
         made_up: Parts that are neither recorded nor given, some of :data:`MADE_UP`, as text.
+        paces_from: Origin of its speed on each kind of devices: ``given``, ``earlier runs``, or empty where all are
+            alike.
     """
 
     given: SimulatedJob
@@ -84,6 +93,7 @@ class Played:
     needs: float
     drawn: bool
     made_up: str = ""
+    paces_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +165,10 @@ def read_bundle(
     curves = [] if folder is None else load_curves(folder)
     part = parts.devices / max(len(parts.jobs), 1)
     with nullcontext() if kept is None else closing(RunStore(kept)) as store:
-        reader = _Reader(path.parent, folder, curves, seed, parts.settings or Settings(), part, store)
+        settings = parts.settings or Settings()
+        kinds = tuple(dict.fromkeys(settings.kinds))
+        rates = KeptRates(kinds, parts.kind, store) if kinds else None
+        reader = _Reader(path.parent, folder, curves, seed, settings, part, store, rates)
         played = [reader.read(name, value, at, parts.devices) for name, value, at in parts.jobs]
     if found.messages or parts.settings is None:
         raise BundleError(found.messages)
@@ -177,6 +190,7 @@ class _Reader:
         settings: Settings of the scheduler.
         part: Fraction of the pool's devices that each job has if all have the same.
         kept: Earlier runs; None for none.
+        rates: What is known of how fast they were on each kind of devices; None where all are alike.
     """
 
     beside: Path
@@ -186,6 +200,7 @@ class _Reader:
     settings: Settings
     part: float
     kept: RunStore | None = None
+    rates: KeptRates | None = None
 
     def read(self, name: Any, value: Any, found: Problems, devices: int) -> Played | None:
         """Return a job with its recording; None, with the problems in ``found``, if anything is wrong."""
@@ -195,26 +210,77 @@ class _Reader:
         before = len(found.messages)
         found.check_keys(value, JOB_KEYS)
         terms = {key: value[key] for key in TERMS if key in value}
-        spec = read_job(name, terms | NOTHING, self.beside, found, devices)
+        spec = read_job(name, terms | NOTHING, self.beside, found, devices, locations=self.settings.locations)
         throughput = None
         if value.get("throughput") is not None:
             throughput = found.at("throughput").read(_speed, value["throughput"])
+        paces = self._paces(value, found)
         if spec is None or len(found.messages) > before:
             return None
+        played = self._played(spec.job, value, throughput, found, devices)
+        return None if played is None else self._on_kinds(played, value, paces)
+
+    def _played(
+        self, job: Job, value: Mapping[str, Any], throughput: float | None, found: Problems, devices: int
+    ) -> Played | None:
+        """Return a job with its recording, as if all devices were alike."""
         try:
             if value.get("curve") is not None:
-                return self._named(spec.job, self._find(value["curve"]), throughput)
-            run = self._earlier(spec.job, value)
+                return self._named(job, self._find(value["curve"]), throughput)
+            run = self._earlier(job, value)
             if run is not None and throughput is None:
-                throughput = _speed_of(run, min(spec.job.max_devices, devices))
-            if run is not None and throughput and (played := self._repeated(spec.job, run, throughput)) is not None:
+                throughput = _speed_of(run, min(job.max_devices, devices))
+            if run is not None and throughput and (played := self._repeated(job, run, throughput)) is not None:
                 return played
             if not self.curves:
                 raise ValueError("names no recording; give it a curve: FILE, or name a folder of recordings (--curves)")
-            return self._drawn(spec.job, throughput)
+            return self._drawn(job, throughput)
         except ValueError as error:
             found.at(*(("curve",) if "curve" in value else ())).add(str(error))
             return None
+
+    def _paces(self, value: Mapping[str, Any], found: Problems) -> Mapping[str, float]:
+        """Return the paces that a job gives; empty if it gives none, or they are wrong."""
+        if (given := value.get("paces")) is None:
+            return {}
+        at, kinds = found.at("paces"), {*self.settings.locations}
+        if not isinstance(given, Mapping) or not given:
+            at.add(f"must be a factor for each kind of devices, such as {{a100: 1, t4: 0.25}}, got {given!r}")
+            return {}
+        if kinds and (unknown := [str(kind) for kind in given if kind not in kinds]):
+            at.add(f"there is no kind {unknown[0]!r}; the pool has {', '.join(sorted(kinds))}")
+        return {str(kind): at.at(str(kind)).read(_factor, pace) or 1.0 for kind, pace in given.items()}
+
+    def _on_kinds(self, played: Played, value: Mapping[str, Any], paces: Mapping[str, float]) -> Played:
+        """Return a job as it is on the kinds of the pool."""
+        if self.rates is None:
+            return played
+        known = _identified(played.given.job, value)
+        kinds, counts = self.rates.kinds, Counter(self.settings.locations)
+        wanted = (known.location,) if known.location else known.kinds
+        allowed = [kind for kind in kinds if not wanted or kind in wanted]
+        if paces:
+            paces = {kind: paces.get(kind, 1.0) for kind in kinds}
+            needs = played.needs / max(paces[kind] for kind in allowed)
+            return replace(played, given=replace(played.given, job=known, paces=paces), needs=needs, paces_from="given")
+        self.rates.learn(known)
+        if not self.rates.compare:
+            return replace(played, given=replace(played.given, job=known))
+        size = min(known.max_devices, max(counts[kind] for kind in allowed))
+        rate, _ = self.rates.rates.expect(known.family, size, kinds)
+        fastest = max(rate[kinds.index(kind)] for kind in allowed)
+        is_repeated = not played.drawn and value.get("curve") is None and value.get("throughput") is None
+        if is_repeated and self.rates.rates.has(known.family, size, kinds):
+            throughput = math.exp(fastest)
+            needs = played.needs * played.given.throughput / throughput
+            given = replace(played.given, throughput=throughput, throughputs=_by_size(known, throughput))
+            played = replace(played, given=given, needs=needs)
+        own = {kind: math.exp(one - fastest) for kind, one in zip(kinds, rate.tolist(), strict=True)}
+        measured = [(kind, size, played.given.throughput * pace) for kind, pace in own.items()
+                    if self.rates.is_measured(known.family, size, kind)]  # fmt: skip
+        earlier = (EarlierRun(known.name, (), (), on_kinds=tuple(measured)),) if measured else ()
+        given = replace(played.given, job=known, paces=own, earlier=earlier)
+        return replace(played, given=given, paces_from="earlier runs")
 
     def _find(self, name: Any) -> Path:
         if not isinstance(name, str) or not name:
@@ -229,7 +295,7 @@ class _Reader:
         """Return the earlier run that is most like a job; None if there is none."""
         if self.kept is None:
             return None
-        known = replace(job, model=model_of(section), batch_size=batch_size_of(section))
+        known = _identified(job, section)
         found = self.kept.similar(known, this_user()) or self.kept.similar(replace(known, like=job.name), this_user())
         return found[0] if found else None
 
@@ -321,6 +387,13 @@ class _Reader:
         return job.work or LOAD * (due - job.begin) * min(self.part / size, 1.0)
 
 
+def _identified(job: Job, section: Mapping[str, Any]) -> Job:
+    """Return a job with what its section says of it, by which earlier runs are found."""
+    model = section.get("model")
+    config = {**section, "model": {"class_path": model}} if isinstance(model, str) else section
+    return replace(job, model=model_of(config), batch_size=batch_size_of(config))
+
+
 def _speed_of(run: PastRun, size: int) -> float | None:
     """Return the batches per second of an earlier run on a number of devices; None if it does not show them."""
     return next((rate for devices, _, rate in run.throughputs if devices == size), None)
@@ -348,6 +421,13 @@ def _whole(position: FloatArray, loss: FloatArray) -> tuple[FloatArray, FloatArr
     whole = np.maximum(np.rint(position), 1.0)
     last = np.append(np.diff(whole) > 0, True)
     return whole[last], loss[last]
+
+
+def _factor(value: Any) -> float:
+    given = read_number(value)
+    if not 0 < given < math.inf:
+        raise ValueError(f"must be a positive, finite factor, got {value!r}")
+    return given
 
 
 def _speed(value: Any) -> float:

@@ -7,10 +7,12 @@ from functools import partial
 
 from lightning_core.core.answers import Verdict
 from lightning_core.core.durations import format_duration
+from lightning_core.core.names import listed
 from lightning_core.simulation.bundle_curves import LOAD, PlayedBundle
 from lightning_core.simulation.scenario import Outcome
 from lightning_core.view.job_line import SYMBOLS
 
+ALIKE = "all kinds of devices as alike: neither paces nor earlier runs say how fast they are"
 # Remark on each made-up part.
 MADE_UP_WORDS = {
     "curve": "made up: curve: another task's, scaled to reach the target; this compares policies, and forecasts no job",
@@ -36,10 +38,25 @@ def introduce(bundle: PlayedBundle) -> list[str]:
         speed, needs = f"{played.given.throughput:.3g}", format_duration(played.needs)
         rows.append((job.name, played.recording, speed, needs, has, played.made_up))
     lines = _table(rows)
+    lines += _kinds(bundle)
     lines += [words for what, words in MADE_UP_WORDS.items() if any(what in played.made_up for played in bundle.jobs)]
     if bundle.ceiling is not None:
         lines.append(f"at most {bundle.ceiling} of {len(bundle.jobs)} could be met if the curves were known in advance")
     return lines
+
+
+def _kinds(bundle: PlayedBundle) -> list[str]:
+    """Return how fast each job is on each kind of devices, and what says so; nothing where all are alike."""
+    if not bundle.settings.kinds:
+        return []
+    lines = [
+        f"{played.given.job.name}: {', '.join(f'{pace:.3g} on {kind}' for kind, pace in played.given.paces.items())} "
+        f"times as fast ({'as its paces say' if played.paces_from == 'given' else 'from earlier runs'})"
+        for played in bundle.jobs
+        if played.paces_from
+    ]
+    alike = [played.given.job.name for played in bundle.jobs if not played.paces_from]
+    return [*lines, f"{listed(alike)}: {ALIKE}"] if alike else lines
 
 
 def compare(bundle: PlayedBundle, outcomes: Mapping[str, Outcome]) -> list[str]:

@@ -53,8 +53,9 @@ ASCII = str.maketrans("━●▒◆┃·»✓✕†…", "=o~*|.>+x!.")
 
 
 def device_lines(
-    jobs: Sequence[JobStatus], devices: int, unavailable: Collection[int], device_memory: int | None, others: str
-) -> list[Text]:
+    jobs: Sequence[JobStatus], devices: int, unavailable: Collection[int], device_memory: int | None, others: str,
+    kinds: Sequence[str] = (),
+) -> list[Text]:  # fmt: skip
     """Return the lines, and one more that counts the devices for which there is none.
 
     Args:
@@ -63,6 +64,7 @@ def device_lines(
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
         others: Text that names the owners of hidden jobs; empty if there are none.
+        kinds: Kind of each device; empty where all are alike.
     """
     nothing = f"idle, or {others}" if others else "idle"
     found = []
@@ -70,7 +72,8 @@ def device_lines(
         there = [job for job in jobs if device in job.devices]
         names = ", ".join(f"{clean(job.name)} {_part(job)}" for job in there if job.trains)
         empty = (nothing, "dim italic") if device not in unavailable else ("unavailable", RISK)
-        text = Text.assemble((f"device {device}: ", "dim"), (names, "") if names else empty)
+        what = clean(kinds[device]) if device < len(kinds) else "device"
+        text = Text.assemble((f"{what} {device}: ", "dim"), (names, "") if names else empty)
         # Jobs of others are hidden. Held jobs keep their memory.
         needed = sum(job.memory_needed or 0.0 for job in there)
         if device_memory is not None and not others and needed:
@@ -104,6 +107,7 @@ class Board:
         group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
         unavailable: Devices that the scheduler does not plan on.
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
+        kinds: Kind of each device; empty where all are alike.
     """
 
     def __init__(
@@ -119,7 +123,9 @@ class Board:
         group: tuple[str, str] | None = None,
         unavailable: Collection[int] = (),
         device_memory: int | None = None,
+        kinds: Sequence[str] = (),
     ) -> None:
+        self._kinds = kinds
         self._now, self._jobs, self._title, self._one_screen = now, jobs, title, one_screen
         self._only = jobs if only is None else only
         self._owner, self._group, self._unavailable, self._device_memory = owner, group, unavailable, device_memory
@@ -132,7 +138,8 @@ class Board:
         jobs, more = self._fitting(room)
         head = self._header()
         others = "another job's" if self._group is not None else "another owner's" if self._owner is not None else ""
-        devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, others)
+        devices = device_lines(self._jobs, self._devices, self._unavailable, self._device_memory, others,
+                               self._kinds)  # fmt: skip
         wide = Text("   ").join(devices)
         lines = [head, *([wide] if wide.cell_len <= options.max_width else devices)]
         left = None if room is None else max(room, 1) - len(jobs) - bool(more)

@@ -52,6 +52,11 @@ class JobEntry(TypedDict):
     held_share: Annotated[float, says("Share that counts as its own: of jobs that train at once, its part of theirs.")]
     device_seconds: Annotated[float, says("Seconds of its devices that count as its own.")]
     devices: Annotated[list[int], says("Devices on which it is.")]
+    kind: Annotated[str, says("Kind of these devices, or of the last ones; empty where all are alike.")]
+    rates: Annotated[
+        dict[str, float],
+        says("Batches per second on each kind of devices, measured or expected; empty where all are alike."),
+    ]
     throughput: Annotated[float | None, says("Batches per second of training.")]
     busy: Annotated[float, says("Seconds that it has trained, validated and saved.")]
     submitted_at: float

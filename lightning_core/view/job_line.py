@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from lightning_core.core.answers import JobStatus, State, Verdict
 from lightning_core.core.durations import format_duration, format_end
 from lightning_core.core.limits import format_bytes
+from lightning_core.core.names import devices_words
 from lightning_core.core.parts import columns_of
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import fault_words
@@ -54,7 +55,7 @@ def line(now: float, job: JobStatus) -> tuple[str, ...]:
         _progress(job),
         f"{format_duration(until - start)} / {format_duration(job.deadline - start)}",
         "beside" if job.beside and not job.share else f"{job.share:.2f}",
-        ",".join(map(str, job.devices)) or "-",
+        clean(devices_words(job.devices, job.kind)),
         _memory(job),
         "-" if job.throughput is None else f"{job.throughput:.0f}",
         end,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from lightning_core.core.answers import JobStatus, State
@@ -34,6 +34,7 @@ class LiveView:
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
         group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
         lists_all: Whether to list the jobs of groups that are paused or have ended, too.
+        kinds: Kind of each device; empty where all are alike.
 
     Raises:
         ModuleNotFoundError: If rich is not installed.
@@ -49,6 +50,7 @@ class LiveView:
         device_memory: int | None = None,
         group: tuple[str, str] | None = None,
         lists_all: bool = False,
+        kinds: Sequence[str] = (),
     ) -> None:
         from rich.live import Live
 
@@ -57,7 +59,7 @@ class LiveView:
         self._board = Board
         self._pool = (title, devices)
         self._owner, self._unavailable, self._device_memory = owner, unavailable, device_memory
-        self._group, self._lists_all = group, lists_all
+        self._group, self._lists_all, self._kinds = group, lists_all, kinds
         self._live = Live(console=console, refresh_per_second=4, transient=True)
         self._started = False
 
@@ -68,7 +70,8 @@ class LiveView:
         lost = self._unavailable()
         only = jobs if self._lists_all else list(filter(is_listed, jobs))
         board = self._board(now, jobs, *self._pool, only=only, owner=self._owner, group=self._group,
-                            unavailable=lost, one_screen=True, device_memory=self._device_memory)  # fmt: skip
+                            unavailable=lost, one_screen=True, device_memory=self._device_memory,
+                            kinds=self._kinds)  # fmt: skip
         self._live.update(board)
 
     def close(self) -> None:
@@ -134,6 +137,7 @@ def view_for(
     device_memory: int | None = None,
     group: tuple[str, str] | None = None,
     lists_all: bool = False,
+    kinds: Sequence[str] = (),
 ) -> LiveView | PlainView:
     """Return the view that suits a stream: the live board on a terminal if rich is installed, else plain lines.
 
@@ -146,10 +150,11 @@ def view_for(
         device_memory: Bytes of each device's memory that jobs may have; None if unknown.
         group: Group to which all the jobs belong, as ``(part, name)``; None if other jobs are shown too.
         lists_all: Whether to list the jobs of groups that are paused or have ended, too.
+        kinds: Kind of each device; empty where all are alike.
     """
     if stream.isatty():
         try:
-            return LiveView(None, title, devices, owner, unavailable, device_memory, group, lists_all)
+            return LiveView(None, title, devices, owner, unavailable, device_memory, group, lists_all, kinds)
         except ModuleNotFoundError:
             print("pip install -c constraints.txt '.[view]' in the clone for live progress", file=stream)
     return PlainView(stream)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
+from lightning_core.core.names import devices_words
 from lightning_core.core.parts import group_of, submission_words
 from lightning_core.core.reasons import Reason
 from lightning_core.history.faults import STARTS, total_words
@@ -31,6 +32,8 @@ class JobMoment(NamedTuple):
     """Share of its devices, if a grant changed it."""
     devices: tuple[int, ...] | None
     reason: str
+    kind: str = ""
+    """Kind of these devices; empty where all are alike."""
 
 
 def rows(job: JobHistory) -> list[JobMoment]:
@@ -41,7 +44,8 @@ def rows(job: JobHistory) -> list[JobMoment]:
     found += [JobMoment(r.time - start, r.kind, None, None, clean(r.words)) for r in job.remarks]
     found += [JobMoment(fault.time - start, "fault", None, None, clean(str(fault))) for fault in job.faults]
     found += [JobMoment(b.time - start, str(b.verdict), None, None, clean(str(b.reason))) for b in job.beliefs]
-    found += [JobMoment(g.time - start, "grant", g.share, g.devices, clean(_grant_words(job, g))) for g in job.grants]
+    found += [JobMoment(g.time - start, "grant", g.share, g.devices, clean(_grant_words(job, g)), clean(g.kind))
+              for g in job.grants]  # fmt: skip
     return sorted(found, key=lambda row: row.time)
 
 
@@ -86,7 +90,7 @@ def table_of(found: Sequence[JobMoment]) -> list[str]:
     table = [("after", "what", "share", "device", "reason")]
     for row in found:
         share = "" if row.share is None else f"{row.share:.2f}"
-        devices = "" if row.devices is None else ",".join(map(str, row.devices)) or "-"
+        devices = "" if row.devices is None else devices_words(row.devices, row.kind)
         table.append((format_duration(row.time), row.what, share, devices, row.reason))
     widths = [max(len(cells[column]) for cells in table) for column in range(4)]
     return [
@@ -98,8 +102,8 @@ def table_of(found: Sequence[JobMoment]) -> list[str]:
 def why_now(job: JobStatus) -> list[str]:
     """Return the reasons of a job's current grant and verdict, from its pool's status, as lines for a terminal."""
     verdict = "no verdict yet" if job.verdict is None else str(job.verdict)
-    devices = ",".join(map(str, job.devices))
-    holds = f"{job.share:.2f} of device {devices}" if devices else "no device"
+    devices = devices_words(job.devices, job.kind)
+    holds = f"{job.share:.2f} of device {devices}" if job.devices else "no device"
     company = company_words(job)
     if company and not job.share:
         holds = f"on device {devices}"

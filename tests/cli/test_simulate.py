@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -363,6 +364,88 @@ def test_a_job_that_ran_before_is_simulated_as_it_ran(
     Path("bundle.yaml").write_text(f"jobs: {jobs % 0.35}")
     main(["simulate", "bundle.yaml", "--run-dir", "three", "--curves", "curves"])
     assert "earlier run" not in capsys.readouterr().out
+
+
+# Ten seconds of work on the fast kind, of which only one can have it first; on the slow one it is 40 s.
+JOB = "target: {batches: 100}, curve: curves/fast.csv, throughput: 10, model: mine"
+KINDS = f"""
+pool: {{devices: {{a100: 1, t4: 1}}}}
+policy: edf
+jobs:
+  soon: {{deadline: 12s, {JOB}.Cnn%(paces)s}}
+  late: {{deadline: 60s, {JOB}.Cnn, kinds: [a100]%(paces)s}}
+  old: {{deadline: 300s, {JOB}.Vit, kinds: [t4]%(paces)s}}
+"""
+
+
+def on_kinds(paces: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Return the lines about kinds of a simulated bundle, and its jobs as they ended."""
+    Path("bundle.yaml").write_text(KINDS % {"paces": paces})
+    main(["simulate", "bundle.yaml", "--run-dir", (folder := f"run{len(list(Path().glob('run*')))}")])
+    said = capsys.readouterr().out.splitlines()
+    jobs: dict[str, dict[str, Any]] = json.loads(Path(folder, "summary.json").read_text())["jobs"]
+    return said[4 : next(at for at, line in enumerate(said) if not line or (line.startswith("job  ") and at > 4))], jobs
+
+
+def test_a_job_is_as_fast_on_each_kind_of_devices_as_its_paces_say(capsys: pytest.CaptureFixture[str]) -> None:
+    said, jobs = on_kinds(", paces: {a100: 1, t4: 0.25}", capsys)
+    assert said == [f"{name}: 1 on a100, 0.25 on t4 times as fast (as its paces say)" for name in jobs]
+    assert {name: one["kind"] for name, one in jobs.items()} == {"soon": "a100", "late": "a100", "old": "t4"}
+    assert jobs["soon"]["finished_at"] == pytest.approx(10.0)
+    assert jobs["late"]["finished_at"] == pytest.approx(20.0, abs=0.5)
+    assert jobs["old"]["finished_at"] == pytest.approx(40.0, abs=0.5)
+
+
+def test_where_nothing_tells_kinds_apart_they_are_played_as_alike_and_it_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said, jobs = on_kinds("", capsys)
+    assert said == [
+        "soon, late, old: all kinds of devices as alike: neither paces nor earlier runs say how fast they are"
+    ]
+    assert jobs["old"]["finished_at"] == pytest.approx(10.0, abs=0.5)
+
+
+def test_rates_of_earlier_runs_are_played_and_known_to_the_scheduler(capsys: pytest.CaptureFixture[str]) -> None:
+    private_folder(home())
+    with closing(RunStore(home() / FILE)) as store:
+        rates, losses = ((1, "cpu:a100", 40.0), (1, "cpu:t4", 8.0)), tuple(1.0 - k / 10 for k in range(10))
+        more = {"batches": tuple(range(100, 1001, 100)), "losses": losses, "batch_size": None}
+        store.add([run("cnn-1", model="mine.Cnn", throughputs=rates, **more)])
+    said, jobs = on_kinds("", capsys)
+    assert said[:2] == [f"{name}: 1 on a100, 0.2 on t4 times as fast (from earlier runs)" for name in ("soon", "late")]
+    # Of another model, the kinds compare as they did for the one that was seen.
+    assert re.fullmatch(r"old: [2-4][.]?\d* on a100, 1 on t4 times as fast \(from earlier runs\)", said[2])
+    assert {name: one["kind"] for name, one in jobs.items()} == {"soon": "a100", "late": "a100", "old": "t4"}
+    assert [jobs[name]["verdict"] for name in jobs] == ["met"] * 3
+    Path("bundle.yaml").write_text(
+        'pool: {devices: {a100: 1, t4: 1}}\njobs: {a: {deadline: 60s, target: "val_loss<=0.3", model: mine.Cnn}}'
+    )
+    [again] = read_bundle(Path("bundle.yaml"), None, kept=home() / FILE).jobs
+    assert again.recording == "cnn-1 (earlier run)"
+    assert again.given.throughput == pytest.approx(40.0)
+    assert again.given.paces == {"a100": 1.0, "t4": pytest.approx(0.2)}
+    assert {kind: round(rate) for kind, _, rate in again.given.earlier[0].on_kinds} == {"a100": 40, "t4": 8}
+
+
+@pytest.mark.parametrize(
+    ("paces", "words"),
+    [
+        ("3", "jobs.soon.paces: must be a factor for each kind of devices, such as {a100: 1, t4: 0.25}, got 3"),
+        ("{h100: 1}", "jobs.soon.paces: there is no kind 'h100'; the pool has a100, t4"),
+        ("{a100: 0}", "jobs.soon.paces.a100: must be a positive, finite factor, got 0"),
+    ],
+)
+def test_paces_that_are_wrong_are_refused(paces: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(KINDS % {"paces": f", paces: {paces}"})
+    assert main(["simulate", "bundle.yaml"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_number_of_devices_in_place_of_kinds_is_of_devices_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bundle.yaml").write_text(KINDS % {"paces": ", paces: {a100: 1, t4: 0.25}"})
+    assert main(["simulate", "bundle.yaml", "--devices", "3"]) == 0
+    assert "times as fast" not in capsys.readouterr().out
 
 
 def test_a_job_without_a_recording_borrows_one_that_ships(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,15 @@ START, PATIENCE = 90.0, 180.0
 
 
 class Joined:
-    """A Ray cluster of processes of this machine: a head without devices, and nodes at two locations."""
+    """A Ray cluster of processes of this machine: a head without devices, and nodes at two locations.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Folder of its files.
+        nodes: Location of each node, with the environment variables of what runs there.
+    """
+
+    def __init__(self, folder: Path, nodes: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._at_first = {"edge": {}, "cloud": {}} if nodes is None else nodes
         self.folder, self._processes = folder, list[subprocess.Popen[bytes]]()
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -46,14 +52,14 @@ class Joined:
         note = self.folder / "ray" / "ray_current_cluster"
         self._until(note.exists)
         self.address = note.read_text().strip()
-        for location in ("edge", "cloud"):
-            self.start_node(location)
+        for location, variables in self._at_first.items():
+            self.start_node(location, **variables)
 
-    def start_node(self, location: str) -> None:
+    def start_node(self, location: str, **variables: str) -> None:
         """Start a node with two devices, and wait until it is one of the cluster."""
         before = self._nodes()
         labels = f"--labels=lightning-core/location={location}"
-        self._start(f"--address={self.address}", '--resources={"device":2}', labels)
+        self._start(f"--address={self.address}", '--resources={"device":2}', labels, **variables)
         # One after the other: two raylets that start at once on a machine may take the same socket.
         self._until(lambda: self._nodes() == before + 1)
 
@@ -100,10 +106,11 @@ class Joined:
         for process in self._processes:
             process.wait()
 
-    def _start(self, *words: str) -> None:
+    def _start(self, *words: str, **variables: str) -> None:
+        environment = self._environment | variables
         with (self.folder / "ray.log").open("ab") as log:
             self._processes.append(
-                subprocess.Popen([*RAY, *words], env=self._environment, start_new_session=True, stdout=log, stderr=log)
+                subprocess.Popen([*RAY, *words], env=environment, start_new_session=True, stdout=log, stderr=log)
             )
 
     def _nodes(self) -> int:

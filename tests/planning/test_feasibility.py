@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -222,7 +223,123 @@ def test_a_plan_reads_as_english(jobs: list[JobRequest], devices: int, lines: li
 def test_a_pool_without_devices_is_refused() -> None:
     with pytest.raises(ValueError, match="devices must be at least 1, got 0"):
         check_feasibility([], 0)
+    with pytest.raises(ValueError, match=r"devices must be at least 1 of each kind, got \{'a100': 0\}"):
+        check_feasibility([], {"a100": 0})
     assert check_feasibility([], 1) == FeasibilityReport((), {}, (), math.inf, 0)
+
+
+KINDS = ("a100", "t4")
+
+
+def on_kinds(draw: np.random.Generator) -> tuple[list[JobRequest], dict[str, int]]:
+    """Draw up to six jobs, and the devices of two kinds."""
+    jobs = [
+        JobRequest(
+            f"j{k}", work := float(draw.integers(2, 30)), math.ceil(work * draw.uniform(1, 4)),
+            int(draw.choice([1, 1, 1, 2])), 1.0, float(draw.choice([0, 0, 3])),
+            {"a100": 1.0, "t4": float(draw.choice([0.2, 0.5, 0.8, 1.0]))}, ("t4",) if draw.random() < 0.1 else (),
+        )
+        for k in range(draw.integers(2, 7))
+    ]  # fmt: skip
+    return jobs, {kind: int(draw.integers(1, 3)) for kind in KINDS}
+
+
+def most_in_time(jobs: list[JobRequest], devices: dict[str, int]) -> int:
+    """Return the most jobs that any choice of kinds has in time."""
+
+    def fit(choice: tuple[str, ...]) -> bool:
+        at = {kind: [job.on(kind) for job, one in zip(jobs, choice, strict=True) if one == kind] for kind in KINDS}
+        may = all(not one or job.may_be_on(one) for job, one in zip(jobs, choice, strict=True))
+        ends = {kind: preemptive_completion_times(by_deadline(its), devices[kind]) for kind, its in at.items()}
+        return may and all(
+            end <= job.deadline
+            for kind, its in at.items()
+            for job, end in zip(by_deadline(its), ends[kind], strict=True)
+        )
+
+    choices = itertools.product(("", *KINDS), repeat=len(jobs))
+    return max(len(jobs) - choice.count("") for choice in choices if fit(choice))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_several_kinds_as_many_fit_as_by_the_best_choice(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    for _ in range(8):
+        jobs, devices = on_kinds(draw)
+        answer = check_feasibility(jobs, devices)
+        assert len(answer.fits) == most_in_time(jobs, devices)
+        assert {*answer.fits, *answer.late} == {job.name for job in jobs}
+        assert all(job.may_be_on(answer.on[job.name]) for job in jobs if job.name in answer.fits)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_several_kinds_what_would_do_does(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    seen = set[str]()
+    for _ in range(15):
+        jobs, devices = on_kinds(draw)
+        answer = check_feasibility(jobs, devices)
+        if not answer.late:
+            assert answer.spare >= 0
+            continue
+        for kind, more in answer.more.items():
+            assert not check_feasibility(jobs, {**devices, kind: devices[kind] + more}).late
+            assert more == 1 or check_feasibility(jobs, {**devices, kind: devices[kind] + more - 1}).late
+            seen.add("more")
+        if math.isfinite(answer.more_time):
+            later = [job._replace(deadline=job.deadline + answer.more_time + 1e-6) for job in jobs]
+            assert not check_feasibility(later, devices).late
+            seen.add("time")
+        fits = [job for job in jobs if job.name in answer.fits]
+        for name, deadline in answer.late.items():
+            if math.isfinite(deadline):
+                job = next(one for one in jobs if one.name == name)
+                assert not check_feasibility([*fits, job._replace(deadline=deadline)], devices).late
+                seen.add("late")
+    assert seen == {"more", "time", "late"}
+
+
+def test_kinds_that_are_one_are_counted_as_devices_that_are_alike() -> None:
+    jobs = [JobRequest(f"j{k}", 5.0 + k, 9.0 + 3 * k, 1 + k % 2, paces={"a100": 1.0}) for k in range(9)]
+    alike = [job._replace(paces={}) for job in jobs]
+    one, same = check_feasibility(jobs, {"a100": 3}), check_feasibility(alike, 3)
+    assert (one.fits, one.late, one.more.get("a100", 0)) == (same.fits, same.late, same.devices)
+    assert one.late
+    assert one.spare == pytest.approx(same.spare)
+
+
+HALF = {"a100": 1.0, "t4": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "lines"),
+    [
+        ([JobRequest("a", 60.0, 100.0, paces=HALF), JobRequest("b", 50.0, 105.0, paces=HALF)],
+         ["all 2 fit, 5.0s to spare", "on a100: a", "on t4: b"]),
+        ([JobRequest("a", 60.0, 90.0, paces=HALF), JobRequest("b", 60.0, 90.0, paces=HALF)],
+         ["1 of 2 fits; 30 more seconds or one more a100 would do", "on a100: b",
+          "a: a deadline of 2m would do on a100"]),
+        ([JobRequest("a", 60.0, 100.0, paces={"a100": 2, "t4": 1.0}, kinds=("t4",)),
+          JobRequest("b", 60.0, 110.0, paces={"a100": 2, "t4": 1.0}, kinds=("t4",))],
+         ["1 of 2 fits; 10 more seconds or one more t4 would do", "on t4: b",
+          "a: a deadline of 2m would do on t4; in time on a100, which its kinds exclude"]),
+        ([JobRequest("a", 60.0, 100.0, size=2, paces={"a100": 1, "t4": 1.0})],
+         ["0 of 1 fit; one more a100 or one more t4 would do", "a: needs more devices than there are of one kind"]),
+        ([JobRequest("a", 60.0, 100.0, paces=HALF), JobRequest("b", None, 100.0, paces=HALF)],
+         ["1 fits, 40.0s to spare", "on a100: a", "b: of unknown work; fits if it takes at most 50.0s",
+          "if it takes half as long, 25.0s: 15.0s to spare", "if it takes twice as long, 1m40s: 1 of 2 fit: a",
+          UNKNOWN]),
+    ],
+)  # fmt: skip
+def test_a_plan_of_several_kinds_names_them(jobs: list[JobRequest], lines: list[str]) -> None:
+    assert check_feasibility(jobs, {"a100": 1, "t4": 1}).lines() == lines
+
+
+def test_a_hundred_jobs_on_kinds_are_planned_in_seconds() -> None:
+    jobs = [JobRequest(f"j{i}", 60.0 + i % 7, 25.0 * (1 + i), paces={"a100": 1.0, "t4": 0.3}) for i in range(100)]
+    answer = check_feasibility(jobs, {"a100": 1, "t4": 2})
+    assert len(answer.fits) + len(answer.late) == 100
+    assert answer.late
 
 
 def test_a_bundle_is_planned_from_estimates_and_from_earlier_runs(tmp_path: Path) -> None:
@@ -285,4 +402,48 @@ def test_a_plan_knows_how_long_a_run_of_the_same_task_took(tmp_path: Path) -> No
     kept.add([past])
     lines, _ = plan_bundle(bundle, kept=kept)
     assert lines[1] == "new: needs 2m30s of 10m (vit-3 took 2m30s last time)"
+    kept.close()
+
+
+def test_a_plan_of_several_kinds_knows_the_rates_of_earlier_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    common = {"model": "tests.tiny.Line", "target": {"batches": 1000}}
+    bundle = Bundle.from_dict(
+        {
+            "pool": {"devices": {"a100": 1, "t4": 2}},
+            "jobs": {
+                "seen": {**common, "deadline": "10m"},
+                "given": {"model": "mine.Other", "target": {"loss": 0.1}, "deadline": "10m", "work": "3m"},
+                "bound": {**common, "deadline": "2m", "kinds": ["t4"]},
+            },
+        }
+    )
+    kept = RunStore(tmp_path / FILE)
+    lines, fits = plan_bundle(bundle, kept=kept)
+    assert lines == [
+        "1 fits, 7m to spare",
+        "given: needs 3m of 10m (its work as given)",
+        "no earlier run says how fast the kinds of devices are: all are counted as alike",
+        "on a100: given",
+        "seen, bound: of unknown work; all fit if each takes at most 2m",
+        "if each takes half as long, 60.0s: 60.0s to spare",
+        "if each takes twice as long, 4m: 2 of 3 fit: seen, given",
+        UNKNOWN,
+    ]
+    job = bundle.jobs[0].identified
+    run = EndedRun(job, Verdict.MET, (), (), 1000, (), 150.0, 0.0, 200.0, None, (("a100", 1, 10.0), ("t4", 1, 2.5)))
+    kept.add([PastRun.of(run, this_user(), "cpu", 1e9)])
+    lines, fits = plan_bundle(bundle, kept=kept)
+    assert lines == [
+        "2 of 3 fit; 5 more minutes would do",
+        "seen: needs 1m40s on a100, 6m40s on t4 of 10m (as much as seen)",
+        "given: needs 3m on a100, about 9m6s on t4 of 10m (its work as given)",
+        "bound: needs 6m40s of 2m (as much as seen)",
+        "on a100: seen, given",
+        "bound: a deadline of 6m40s would do on t4; in time on a100, which its kinds exclude",
+    ]
+    assert not fits
+    # The pool has found its kinds itself: as if the bundle named them.
+    there = replace(bundle, settings=replace(bundle.settings, locations=()))
+    assert plan_bundle(there, kept=kept, kinds=("a100", "t4", "t4")) == (lines, fits)
     kept.close()

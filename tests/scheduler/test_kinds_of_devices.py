@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lightning_core.core.commands import SetDevices
 from lightning_core.core.earlier_runs import EarlierRun
 from lightning_core.core.events import DevicesFound, DevicesUnavailable, EarlierRuns, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job
@@ -58,6 +59,8 @@ def test_verdicts_count_with_the_fastest_kind_that_a_job_may_be_on() -> None:
         scheduler = submitted(job("one", 200.0, 1000, model="net", kinds=kinds), fast=10.0, slow=2.0)
         scheduler.handle(Tick(), 1.0)
         assert scheduler.last("one").verdict == verdict
+    words = "needs at least 7m20s alone on slow, its kind of devices, and has 3m19s"
+    assert str(scheduler.last("one").reason) == words
 
 
 def test_a_job_is_not_divided_among_kinds() -> None:
@@ -164,6 +167,24 @@ def test_a_job_for_kinds_that_the_pool_lacks_is_refused() -> None:
     scheduler = submitted(job("one", 900.0, 1000, kinds=("a100", "h100")))
     assert scheduler.last("one").verdict == "cancelled"
     assert str(scheduler.last("one").reason) == "requires a device of kind a100 or h100, where the pool has none"
+
+
+def test_a_job_that_needs_more_devices_than_there_are_of_one_kind_is_refused() -> None:
+    pool = replace(POOL, devices=4, locations=("fast", "slow", "slow", "slow"), resident=4)
+    most = job("most", 900.0, 1000, max_devices=9, model="net")
+    scheduler = submitted(job("one", 900.0, 1000, devices=4), most, settings=pool)
+    assert str(scheduler.last("one").reason) == "needs 4 devices, but the pool has 3 of one kind"
+    assert len(scheduler.last("most").devices) == 3
+    scheduler = submitted(job("one", 900.0, 1000, devices=2, kinds=("fast",)), settings=pool)
+    assert str(scheduler.last("one").reason) == "needs 2 devices, but the pool has 1 of one kind"
+    with pytest.raises(ValueError, match="devices must be at most the pool's 3 of one kind, got 4"):
+        submitted(most, settings=pool).check_command(SetDevices("most", 4), 1.0)
+
+
+def test_rates_on_kinds_that_the_pool_lacks_say_nothing_of_how_long_a_job_takes() -> None:
+    scheduler = submitted(job("one", 900.0, 1000, model="net"), h100=10.0)
+    scheduler.handle(Tick(), 1.0)
+    assert scheduler.last("one").verdict is None
 
 
 def test_jobs_that_can_be_nowhere_wait_and_disturb_no_plan_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_machines_that_are_found_late_bring_a_job_together() -> None:
 def test_a_person_cannot_ask_for_more_devices_than_a_job_may_have() -> None:
     elastic = job("a", 900.0, 1000, max_devices=4, sizes=(1, 2, 4), can=CAN)
     scheduler = pool(elastic)
-    with pytest.raises(ValueError, match="at most the 2 that a job may have together, got 4"):
+    with pytest.raises(ValueError, match="at most the 2 of one machine, got 4"):
         scheduler.check_command(SetDevices("a", 4), 1.0)
 
 

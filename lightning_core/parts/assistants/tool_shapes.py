@@ -101,6 +101,7 @@ class JobLine(TypedDict):
     value: Annotated[str, says("Newest value that the target compares; - for none.")]
     share: Annotated[float, says("Share of its devices, from 0 to 1.")]
     devices: Annotated[list[int], says("Devices on which it is.")]
+    kind: Annotated[str, says("Kind of these devices, or of the last ones; empty where all are alike.")]
     submitted_seconds_ago: Annotated[float, says("Seconds since its submission.")]
     due_in_seconds: Annotated[float | None, says("Seconds until its deadline, negative after it; null for none.")]
     ends_in_seconds: Annotated[float | None, says("Seconds until its likely end by forecast; null beyond reach.")]

@@ -114,7 +114,8 @@ def _line(job: JobStatus, now: float, every: list[JobStatus]) -> shapes.JobLine:
         "name": job.name, "owner": job.owner, "state": job.state, "paused": job.paused, "verdict": job.verdict,
         "reason": line(now, job)[REASON], "target": str(job.target),
         "value": "-" if job.value is None else job.target.show(job.value),
-        "share": job.share, "devices": list(job.devices), "submitted_seconds_ago": round(now - job.submitted_at, 1),
+        "share": job.share, "devices": list(job.devices), "kind": job.kind,
+        "submitted_seconds_ago": round(now - job.submitted_at, 1),
         "due_in_seconds": None if due is None else round(due - now, 1),
         "ends_in_seconds": None if likely is None else rounded(likely - now),
         "spare_seconds": None if likely is None or due is None else rounded(due - likely),
@@ -177,7 +178,7 @@ def _check(call: ToolCall) -> shapes.BundleEstimate:
         bundle = call.pool.read_text(call.arguments.bundle)
     except BundleError as error:
         return {"problems": error.problems, "fits": None, "estimate": []}
-    lines, fits = plan_bundle(bundle)
+    lines, fits = plan_bundle(bundle, kinds=call.pool.about().get("kinds", ()))
     return {"problems": [], "fits": fits, "estimate": lines}
 
 

@@ -13,7 +13,7 @@ from lightning_core.parts.assistants.tool_shapes import Remedy
 
 LATE = (Verdict.AT_RISK, Verdict.INFEASIBLE, Verdict.MISSED)
 # Reasons whose first number is the seconds that a job needs alone on its devices.
-NEEDS = ("too_long", "stands_still")
+NEEDS = ("too_long", "too_long_on", "stands_still")
 CASES = ("its likely end by forecast", "its end by forecast in a bad case")
 FAR_WORDS = (
     "by forecast no deadline up to ten times as long would do: cancel it, and submit it with another target or model"

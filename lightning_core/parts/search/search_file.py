@@ -52,6 +52,7 @@ REFUSED = {
     "on_miss": "is for a job; trials end with the search",
     "curve": "is for simulate, which plays no searches",
     "throughput": "is for simulate, which plays no searches",
+    "paces": "is for simulate, which plays no searches",
 }
 # Characters that trials add to the name of the search.
 NUMBER_LENGTH = 12

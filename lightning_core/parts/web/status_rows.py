@@ -42,7 +42,7 @@ def _visible(job: JobStatus) -> tuple[object, ...]:
     return (
         job.state, job.verdict, job.share, job.beside, job.devices, job.deadline, job.paused, job.restarts, job.alert,
         job.held_share, job.weight, job.reason, job.grant_reason, job.batches, job.value, job.finished_at, job.target,
-        job.memory, job.finish is None, job.watched, columns_of(job),
+        job.kind, job.memory, job.finish is None, job.watched, columns_of(job),
     )  # fmt: skip
 
 
@@ -71,6 +71,7 @@ def row_of(job: JobStatus, now: float) -> dict[str, Any]:
         "beside": list(map(clean, job.beside)),
         "held": job.held_share,
         "devices": list(job.devices),
+        "kind": clean(job.kind),
         "throughput": job.throughput,
         "batches": job.batches,
         "submitted": job.submitted_at,

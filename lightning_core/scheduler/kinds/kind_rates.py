@@ -15,7 +15,7 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -167,9 +167,11 @@ class KindRates:
         mean, spread = _updated(mean, math.hypot(spread, AMONG_FAMILIES), [*own.values()], AMONG_SIZES)
         return mean, math.hypot(spread, AMONG_SIZES)
 
-    def has(self, family: str, devices: int) -> bool:
-        """Return whether a family was measured on so many devices of any kind."""
-        return any(batches > 0 for batches, _ in self._seen.get((family, devices), {}).values())
+    def has(self, family: str, devices: int, kinds: Collection[str]) -> bool:
+        """Return whether a family was measured on so many devices of any of some kinds."""
+        return any(
+            batches > 0 and kind in kinds for kind, (batches, _) in self._seen.get((family, devices), {}).items()
+        )
 
     def _forget(self) -> None:
         self._known.clear()

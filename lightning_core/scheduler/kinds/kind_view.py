@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.kinds.kind_rates import KindRates
 from lightning_core.scheduler.kinds.places import Places
 from lightning_core.scheduler.round import Round
+from lightning_core.scheduler.tables.table import JobTable
 
 
 class OnKinds(NamedTuple):
@@ -43,7 +46,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
         family = table.jobs[row].family
         expected[at], spread[at] = rates.expect(family, size, kinds)
-        family_known[at] = rates.has(family, size)
+        family_known[at] = rates.has(family, size, kinds)
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
     # What is said of a job that has not trained counts only if nothing is known of its family.
     measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
@@ -70,6 +73,25 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         np.take_along_axis(spread, best[:, None], 1)[:, 0],
         columns,
     )
+
+
+def job_rates(table: JobTable, row: int, rates: KindRates, kinds: Sequence[str]) -> dict[str, float]:
+    """Return the batches per second of one job on each kind, measured or expected; empty while nothing is known.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        rates: How fast kinds of trainings are on kinds of devices.
+        kinds: Names of the kinds.
+    """
+    family, size, last = table.jobs[row].family, int(table.size[row]), int(table.kind[row])
+    expected, _ = rates.expect(family, size, tuple(kinds))
+    own = float(table.throughput(np.array([row]))[0])
+    if last >= 0 and own > 0:
+        expected = expected + (math.log(own) - expected[last])
+    elif not rates.has(family, size, kinds):
+        return {}
+    return dict(zip(kinds, np.exp(expected).tolist(), strict=True))
 
 
 def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes: bool) -> BoolArray:

@@ -11,7 +11,7 @@ from lightning_core.bundle.scripts import SCRIPT, without_secrets
 from lightning_core.core.answers import JobStatus
 from lightning_core.core.durations import format_duration
 from lightning_core.core.limits import format_bytes
-from lightning_core.core.names import check_name
+from lightning_core.core.names import check_name, devices_words
 from lightning_core.core.parts import group_of
 from lightning_core.core.reported import HyperParameters, hyper_parameters
 from lightning_core.history.history import History
@@ -89,7 +89,7 @@ def story(job: JobHistory) -> str:
     body = []
     for row in found[:MAX_STORY]:
         share = "" if row.share is None else f"{row.share:.2f}"
-        devices = ", ".join(map(str, row.devices or ())) or ""
+        devices = escape(devices_words(row.devices, row.kind, ", ")) if row.devices else ""
         body.append(
             f'<tr><td class=n data-label="after">{format_duration(row.time)}'
             f'<div class="soft" data-at="{job.submitted + row.time!r}"></div></td>'
@@ -118,6 +118,10 @@ def facts(job: JobHistory, status: JobStatus | None) -> str:
         found += [("state", status.state), ("batches", f"{status.batches:,}")]
         if status.throughput is not None:
             found.append(("throughput", f"{status.throughput:.3g} batches per second"))
+        if status.rates:
+            found.append(
+                ("by kind of device", ", ".join(f"{rate:.3g} on {kind}" for kind, rate in status.rates.items()))
+            )
         if status.memory is not None:
             found.append(("memory at its peak", format_bytes(status.memory)))
         if status.checkpoint_batches is not None:

@@ -20,6 +20,7 @@ def describe(view: PoolSnapshot, person: Person) -> dict[str, Any]:
         "person": person.name,
         "policy": settings.get("policy", ""),
         "devices": [clean(name) for name in about.get("devices", ())] or settings.get("devices", 0),
+        "kinds": [clean(kind) for kind in kinds] if len({*(kinds := about.get("kinds", ()))}) > 1 else [],
         "unavailable": [
             {"device": one["device"], "why": clean(one["why"]) if person.may(Right.SEE) else ""}
             for one in about.get("unavailable", ())

@@ -137,7 +137,7 @@ function draw(row) {
   const link = html("a", { href: `/jobs/${encodeURIComponent(row.name)}` }, row.name);
   const under = [row.owner, row.state, earlier ? "an earlier one" : "", row.restarts ? `${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""];
   const value = [html("div", {}, row.value), html("div", { class: "soft", title: row.target }, row.target)];
-  const devices = row.devices.length ? `on ${row.devices.join(", ")}` : "";
+  const devices = row.devices.length ? `on ${row.kind ? `${row.kind}:` : ""}${row.devices.join(", ")}` : "";
   const beside = row.beside.length ? `beside ${row.beside.join(" and ")}` : "";
   const shared = [beside, devices].filter(Boolean).map((words) => html("div", { class: "soft" }, words));
   const share = row.held > 0 ? [html("div", {}, row.share > 0 ? row.share.toFixed(2) : ""), ...shared] : [html("span", { class: "soft" }, "-")];
@@ -227,6 +227,7 @@ function devices() {
   const about = pool.about.devices;
   const many = Array.isArray(about) ? about.length : about || 0;
   const names = Array.isArray(about) ? about : [...Array(many).keys()].map((k) => `device ${k}`);
+  const kinds = pool.about.kinds ?? [];
   const held = names.map(() => []);
   for (const row of pool.rows.values()) {
     if (row.finished === null && row.held > 0) for (const device of row.devices) held[device]?.push(row);
@@ -251,7 +252,7 @@ function devices() {
       rest.style.flexGrow = idle;
       parts.push(rest);
     }
-    return html("div", { class: "box" }, html("span", { class: "soft name" }, names[k]), html("div", { class: "parts" }, ...parts));
+    return html("div", { class: "box" }, html("span", { class: "soft name" }, kinds[k] ? `${kinds[k]}:${k}` : names[k]), html("div", { class: "parts" }, ...parts));
   });
   if (held.length > MOST) boxes.push(html("div", { class: "soft" }, `and ${held.length - MOST} more devices`));
   $("devices").replaceChildren(...boxes);
