@@ -127,6 +127,15 @@ class Points(pl.LightningDataModule):
         return DataLoader(self.points, batch_size=8)
 
 
+class ElasticPoints(Points):
+    """The same for any number of ranks."""
+
+    def train_dataloader(self) -> Any:
+        from lightning_core.callbacks import ElasticLoader
+
+        return ElasticLoader(self.points, 2, seed=5)
+
+
 class ValidatedPoints(Points):
     """Noisy points with a validation set."""
 

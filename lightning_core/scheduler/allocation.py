@@ -102,6 +102,7 @@ class Allocator:
         machines: Index of the machine of each device; empty if all are on one.
         spreads: Whether the devices of each job may be on several machines; empty if all are on one.
         gathers: Whether each job that has devices on several is better moved to as many on one; likewise.
+        grows: Larger numbers of devices that each job may have if no other job needs them; empty if none may.
     """
 
     def __init__(
@@ -122,9 +123,10 @@ class Allocator:
         machines: Sequence[int] = (),
         spreads: Sequence[bool] = (),
         gathers: Sequence[bool] = (),
+        grows: Sequence[Sequence[int]] = (),
     ) -> None:
         n = len(home)
-        self._machines, self._spreads, self._gathers = machines, spreads, gathers
+        self._machines, self._spreads, self._gathers, self._grows = machines, spreads, gathers, grows
         self._within, self._smaller, self._caps = within, smaller, caps
         self._resizes = resizes
         self._slots = [0 if device in unavailable else n if slots is None else slots for device in range(devices)]
@@ -174,6 +176,8 @@ class Allocator:
             self.lacks_memory = [self._request[row] > 0 and self._lacks_memory(row) for row in range(len(self._home))]
         if plan.work_conserving:
             self._serve_what_is_left(order)
+        for row in order if self._grows else ():
+            self._grow(row)
         self._prelaunch(order)
         return np.array(self._share), self._home
 
@@ -417,6 +421,24 @@ class Allocator:
                 self._serve(row, 1.0, whole=True)
                 free[of[row]] -= self._share[row] * len(self._home[row])
         self._scale_up(free, of)
+
+    def _grow(self, row: int) -> None:
+        """Give a job that has fewer devices than it may have more of those that are left."""
+        home = self._home[row]
+        if self._share[row] < 1.0 or self._stays[row]:
+            return
+        free = [d for d in self._allowed(row) if d in home or (self._all_free((d,)) and self._has_room(d, row))]
+        most = inf
+        if self._caps is not None:
+            most = self._free_of_groups(self._caps)[self._caps.of[row]] + len(home) + TOLERANCE
+        for n in sorted(self._grows[row], reverse=True):
+            if len(home) < n <= most and (chosen := self._best_of(row, free, n)):
+                for device in home:
+                    self._free[device] = 1.0
+                    self._served[device].remove(row)
+                self._most = None
+                self._take(row, chosen, 1.0)
+                return
 
     def _free_of_groups(self, caps: Caps) -> list[float]:
         """Return how many more devices each group may have."""

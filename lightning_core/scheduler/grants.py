@@ -23,8 +23,8 @@ from lightning_core.scheduler.round import Round
 from lightning_core.scheduler.tables.table import NONE, JobTable
 
 FIRST_DEVICE = (0,)
-# A job that is on several machines moves to one if that saves so many times what the move costs.
-WORTH_GATHERING = 2.0
+# A job moves to as many devices of one machine, or to more devices, if that saves so many times what the move costs.
+WORTH_MOVING = 2.0
 # Shares that differ by no more are the same.
 SHARE_TOLERANCE = 1e-9
 PAUSED, TOLD_NONE = ASKED = index("paused"), index("told_none")
@@ -73,13 +73,16 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None, rates: KindRate
     since = table.trained_at[rows]
     settling = np.isfinite(since) & (round.now - since < settings.stay) & ~excluded
     size, resizes, smaller = round.sizes(plan.size), list[bool](), list[tuple[int, ...]]()
+    elastic, grows = _elastic(round, plan, homes)
+    if elastic.any() and size is None:
+        size = table.size[rows].copy()
     if size is not None:  # the policy, or a person, has weighed the cost of a resize
         settling &= size == [len(home) for home in homes]
         several = [table.speedups[row].sizes for row in rows.tolist()]
         resizes = [len(home) in some for home, some in zip(homes, several, strict=True)]
         # A policy that chooses sizes has chosen for all, but for on which machines devices are free.
         if plan.size is None or round.pool.on_several_machines:
-            told = ((table.told_size[rows] > 0) | round.pool.on_several_machines).tolist()
+            told = ((table.told_size[rows] > 0) | elastic | round.pool.on_several_machines).tolist()
             smaller = [tuple(n for n in some if n < wants) if one else ()
                        for some, wants, one in zip(several, size.tolist(), told, strict=True)]  # fmt: skip
     allocator = Allocator(
@@ -96,6 +99,7 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None, rates: KindRate
         memory=() if memory is None else memory.training.tolist(),
         held=() if memory is None else memory.held.tolist(),
         caps=caps,
+        grows=grows,
         **_machines(round, rates),
     )
     share, homes = allocator.allocate(plan, frozenset(np.flatnonzero(excluded).tolist()))
@@ -103,6 +107,43 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None, rates: KindRate
     if memory is not None:
         lacking = ~excluded & np.array(allocator.lacks_memory, np.bool_)
     return Allocation(share, homes, memory, lacking)
+
+
+def _elastic(round: Round, plan: Plan, homes: list[Devices]) -> tuple[BoolArray, list[tuple[int, ...]]]:
+    """Return which jobs may have fewer devices than is usual, as some are not there, and who may have how many more.
+
+    Args:
+        round: The round.
+        plan: The plan; if it says how many devices each job should have, none may have others.
+        homes: Devices that each job may keep.
+    """
+    table, rows = round.table, round.rows.tolist()
+    none = np.zeros(len(rows), np.bool_)
+    if plan.size is not None or not (full := round.full_sizes()).any():
+        return none, []
+    present = np.array([len(home) for home in homes])
+    fewer = (present > 0) & (present < full)
+    if not round.unavailable and not fewer.any():
+        return none, []
+    costs, grows = resize_costs(round), [tuple[int, ...]() for _ in rows]
+    for at in np.flatnonzero(fewer).tolist():
+        row, speed = rows[at], table.speedups[rows[at]]
+        now = speed.throughput(present[at])
+        larger = (n for n in speed.sizes if present[at] < n <= full[at])
+        grows[at] = tuple(n for n in larger if _is_worth(table, row, now / speed.throughput(n), float(costs[at])))
+    return (full > 0) & bool(round.unavailable), grows
+
+
+def _is_worth(table: JobTable, row: int, slower: float, cost: float) -> bool:
+    """Return whether it pays to move a job to other devices.
+
+    Args:
+        table: All jobs.
+        row: Row of the job.
+        slower: Its throughput where it is, as a fraction of that there; NaN if unknown.
+        cost: Seconds that the move costs.
+    """
+    return not table.work_mid[row] * (1.0 - slower) <= WORTH_MOVING * cost
 
 
 def _machines(round: Round, rates: KindRates | None) -> dict[str, Any]:
@@ -117,7 +158,7 @@ def _machines(round: Round, rates: KindRates | None) -> dict[str, Any]:
         for at in apart.tolist():
             row, devices = rows[at], len(table.home[rows[at]])
             slower, _ = rates.apart(table.jobs[row].family, devices, pool.rates_name(int(table.kind[row])))
-            gathers[at] = bool(table.work_mid[row] * (1.0 - math.exp(slower)) > WORTH_GATHERING * costs[at])
+            gathers[at] = _is_worth(table, row, math.exp(slower), float(costs[at]))
     spreads = [table.jobs[row].spread is Spread.POOL for row in rows]
     return {"machines": pool.machine_of, "spreads": spreads, "gathers": gathers}
 
@@ -170,7 +211,7 @@ def grant(round: Round, plan: Plan, allocation: Allocation, rates: KindRates | N
             if table.home[row]:
                 come_to(table, row, round.pool, rates)
     table.resizing_since[rows[~served]] = np.nan
-    if round.sizes(plan.size) is not None:
+    if homes is not None:
         trains = rows[served].tolist()
         table.size[trains] = [len(table.home[row]) for row in trains]
     directives, names, home = table.directives, table.names, table.home

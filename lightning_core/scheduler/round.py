@@ -98,24 +98,26 @@ class Round:
             return planned
         table, rows = self.table, self.rows
         told = table.told_size[rows]
-        if are_kept:
-            told = np.where(told == 0, self._sizes_there(), told)
+        if are_kept and (full := self.full_sizes()).any():
+            # One that has fewer keeps them until there are more that no other job needs.
+            present = np.array([len(table.home[row]) for row in rows.tolist()])
+            there = np.where((present > 0) & (present < full), present, full)
+            told = np.where((told == 0) & (there != table.size[rows]), there, told)
         if not told.any():
             return None
         failed = table.fixed_until[rows] > self.now
         return np.where(told > 0, np.where(failed, table.good_size[rows], told), table.size[rows])
 
-    def _sizes_there(self) -> IntArray:
-        """Return the largest size that each job may have of the devices that are there; 0 if it has that, or only one.
+    def full_sizes(self) -> IntArray:
+        """Return the largest size of the devices that are there for each job that can be resized, and was not told one.
 
-        The shape is ``(n,)``.
+        The shape is ``(n,)``; 0 for the other jobs.
         """
         table, found = self.table, np.zeros(len(self.rows), np.int64)
         for at, row in enumerate(self.rows.tolist()):
-            if len(sizes := table.speedups[row].sizes) > 1 and table.launched[row]:
+            if len(sizes := table.speedups[row].sizes) > 1 and table.launched[row] and not table.told_size[row]:
                 most = min(self.pool.most(table.jobs[row], self.unavailable), table.group_cap[row])
-                largest = max((size for size in sizes if size <= most), default=0)
-                found[at] = 0 if largest == table.size[row] else largest
+                found[at] = max((size for size in sizes if size <= most), default=0)
         return found
 
     def plan(self, policy: Policy, view: JobView) -> Plan:

@@ -116,7 +116,10 @@ class Site:
             job = self.jobs()[name]
             return job if holds(job) else None
 
-        found: dict[str, Any] = until(look)
+        try:
+            found: dict[str, Any] = until(look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self.command('why', name, '--pool', self.pool)}") from None
         return found
 
     def machine_of(self, device: int) -> Machine:

@@ -28,7 +28,7 @@ LINE = {
 # It takes all devices of two machines, or those of one.
 WIDE = {
     "model": {"class_path": "tests.tiny.Line", "init_args": {"pause": 0.02}},
-    "data": {"class_path": "tests.sharded.ElasticPoints"},
+    "data": {"class_path": "tests.tiny.ElasticPoints"},
     "min_devices": 2,
     "max_devices": 4,
     "spread": "pool",

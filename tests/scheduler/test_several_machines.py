@@ -113,6 +113,34 @@ def test_a_job_that_can_be_resized_trains_on_what_is_left_of_a_lost_machine_and_
             assert len(devices(scheduler)["wide"]) == left
 
 
+def test_a_job_that_can_be_resized_leaves_to_the_others_what_they_have_while_devices_are_not_there() -> None:
+    """Two jobs on six devices, of which a machine is lost: each goes on, and neither pushes the other out."""
+    machines = ("m1", "m2", "m3", "m3", "m1", "m2")
+    settings = replace(POOL, devices=6, resident=6)
+    scheduler = pool(job("pair", 36_000.0, 100_000, devices=2, model="net"), settings=settings, machines=machines)
+    wide = job("wide", 36_000.0, 100_000, min_devices=2, max_devices=4, sizes=(2, 4), can=CAN, spread="pool")
+    scheduler.handle(Submit((wide,)), 1.0)
+    assert sorted(map(len, devices(scheduler).values())) == [2, 4]
+    lost = devices(scheduler)["pair"]
+    found = []
+    for second in range(2, 40):
+        if second == 5:
+            scheduler.handle(DevicesUnavailable((lost[0],)), float(second))
+        if second == 10:
+            scheduler.handle(DevicesUnavailable(lost), float(second))
+        for name in ("pair", "wide"):
+            trained(scheduler, name, 10.0, second, second + 1)
+        scheduler.handle(Tick(), second + 0.5)
+        scheduler.check()
+        found.append(devices(scheduler))
+    assert all(len(one["pair"]) == len(one["wide"]) == 2 for one in found[5:])
+    assert len({(one["pair"], one["wide"]) for one in found[10:]}) == 1, "they stay where they are"
+    scheduler.handle(DevicesUnavailable(()), 40.0)
+    scheduler.handle(Tick(), 50.0)
+    scheduler.check()
+    assert (len(devices(scheduler)["pair"]), len(devices(scheduler)["wide"])) == (2, 4)
+
+
 def test_machines_that_are_found_late_bring_a_job_together() -> None:
     scheduler = Scheduler(POOL)
     scheduler.handle(Submit((job("pair", 900.0, 1000, min_devices=2, max_devices=4),)), 0.0)
