@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 test-nightly reliability: export LC_EXAMPLES ?= 4
 test-pure: export LC_EXAMPLES ?= 0.25
 # Each part says how long it took. `make test` runs its parts beside each other: the live tests wait much, and the pure
-# ones compute meanwhile. All together stay below 15 minutes on two cores, and take about ten where nothing else runs.
+# ones compute meanwhile. All together stay below 15 minutes on two cores.
 define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef

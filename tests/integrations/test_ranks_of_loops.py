@@ -29,7 +29,7 @@ def steps(run: Run, rank: int) -> int:
         for _ in run.batches(range(25)):
             loss = ((model(x) - 2 * x) ** 2).mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             run.log(loss=loss)
             time.sleep(0.002)
