@@ -14,7 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # A quarter of the random examples by day, four times as many in what runs each night, and what docs/reliability.md records.
 test-nightly reliability: export LC_EXAMPLES ?= 4
 test-pure: export LC_EXAMPLES ?= 0.25
-# Each part says how long it took, of how long it may take on two cores; together they stay below 15 minutes.
+# Each part says how long it took. `make test` runs its parts beside each other: the live tests wait much, and the pure
+# ones compute meanwhile. All together stay below 15 minutes on two cores.
 define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
@@ -68,12 +69,14 @@ lint: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet --strict
 
-test: lint docs test-pure test-live
+# What a part prints comes when it has ended, in one piece. A part that fails does not stop those that run, but `make test`.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-pure test-live lint docs
 	@cat .seconds-test-pure .seconds-test-live
 
-# Three workers on two cores: some tests wait more than they compute.
+# Two workers: each takes twenty seconds of a core to import and collect all tests.
 test-pure: setup
-	$(call run_tests,pure (of 420),-n 3 --dist worksteal -m 'stories and not nightly or $(PURE)')
+	$(call run_tests,pure,-n 2 --dist worksteal -m 'stories and not nightly or $(PURE)')
 
 # Counting makes the tests half as fast again: apart from them, and not in thousands of random runs or in live ones.
 coverage: setup
@@ -81,12 +84,12 @@ coverage: setup
 	$(RUN)/coverage report --include='$(CORE)' --fail-under=95
 
 test-stories: setup
-	$(call run_tests,stories (of 50),-n 2 -m 'stories and not nightly' $(call WITH,stories))
+	$(call run_tests,stories,-n 2 -m 'stories and not nightly' $(call WITH,stories))
 
 # Live pools on Ray, and faults. Three at once, for these wait more than they compute, and meet no deadline of seconds.
 # Tests that share a pool are run by one of the three (tests/conftest.py).
 test-live: setup
-	$(call run_tests,live (of 300),-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
+	$(call run_tests,live,-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 0.25 in test-pure, 1 elsewhere).

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, entry_points, version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -570,7 +571,7 @@ def package_of(member: Any) -> str:
     """
     module = str(getattr(member, "__module__", None) or type(member).__module__)
     top = module.partition(".")[0]
-    for name in _distributions().get(top, ()):
+    for name in _distributions(top):
         try:
             return f"{name} {version(name)}"
         except PackageNotFoundError:  # removed since
@@ -584,8 +585,19 @@ def is_own(package: str) -> bool:
 
 
 @cache
-def _distributions() -> Mapping[str, list[str]]:
-    return packages_distributions()
+def _distributions(top: str) -> list[str]:
+    """Return the names of the installed distributions with a top-level module of this name.
+
+    ``importlib.metadata.packages_distributions`` parses the lists of files of all: it takes ten times as long.
+    """
+    return [one.name for one in distributions() if _has_top_level(one, top)]
+
+
+def _has_top_level(one: Distribution, top: str) -> bool:
+    if (declared := one.read_text("top_level.txt")) is not None:
+        return top in declared.split()
+    files = one.read_text("RECORD") or ""
+    return re.search(rf"^{re.escape(top)}(/|\.py,|\.[^/,]*(so|pyd),)", files, re.MULTILINE) is not None
 
 
 def _any_member(part: Part) -> Any:

@@ -34,7 +34,9 @@ LAST_WORDS = 2.0
 IMPORTED = (
     "lightning.pytorch", "torchmetrics", "lightning_core.callbacks", "lightning_core.callbacks.launched",
     "tests.matrix.training", "tests.matrix.odd_machines", "tests.callbacks.test_unlike_ranks",
-    "tests.callbacks.test_others_code", "tests.callbacks.test_rank_watch",
+    "tests.callbacks.test_others_code", "tests.callbacks.test_rank_watch", "tests.sharded",
+    "torch.distributed._tensor.experimental", "torch.distributed.algorithms.ddp_comm_hooks",
+    "torch.distributed.checkpoint.state_dict",
 )  # fmt: skip
 
 

@@ -178,7 +178,8 @@ class ProvisionerActor:
         billed, marks = await asyncio.to_thread(self._billed)
         there = [tuple(marks.get(node, node) for node in several[:most]) for several in (spot, on_demand)]
         others = {marks.get(node, node): kind for node, kind in billed.items()}
-        others = {name: kind for name, kind in others.items() if name not in (*there[0], *there[1])}
+        known = {*there[0], *there[1]}
+        others = {name: kind for name, kind in others.items() if name not in known}
         more = [tuple(sorted(name for name in others if others[name] == kind))[:most] for kind in (SPOT, ON_DEMAND)]
         seen = NodesSeen(there[0], there[1], min(await self._warm(), MAX_NODES), places, *more)
         if seen != self._seen:
