@@ -62,7 +62,8 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     within: list[Devices] = []
     if settings.locations or round.pool.differ:
         kinds = [-1] * len(rows) if plan.kind is None else plan.kind.tolist()
-        within = [round.pool.allowed(table.jobs[row], kind) for row, kind in zip(rows.tolist(), kinds, strict=True)]
+        within = [round.pool.allowed(table.jobs[row], kind if plan.kind is None or kind >= 0 else _any_one(round, row))
+                  for row, kind in zip(rows.tolist(), kinds, strict=True)]  # fmt: skip
     homes = _homes(round, within)
     since = table.trained_at[rows]
     settling = np.isfinite(since) & (round.now - since < settings.stay) & ~excluded
@@ -95,6 +96,13 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None) -> Allocation:
     if memory is not None:
         lacking = ~excluded & np.array(allocator.lacks_memory, np.bool_)
     return Allocation(share, homes, memory, lacking)
+
+
+def _any_one(round: Round, row: int) -> int:
+    """Return the one kind of devices on which a job waits that no kind has room for; -1 if it may be on none."""
+    job, pool = round.table.jobs[row], round.pool
+    allowed, here = pool.allowed_kinds(job), pool.kind_of(round.table.home[row])
+    return here if here in allowed else max(allowed, key=lambda kind: len(pool.allowed(job, kind)), default=-1)
 
 
 def _homes(round: Round, within: list[Devices]) -> list[Devices]:
