@@ -220,7 +220,9 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         of = float(settings.device_memory or 0)
         numbers[lacking] = np.stack([memory.training[lacking] * of, np.full(lacking.sum(), of)], axis=1)
     if settings.locations:
-        there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
+        at = [table.jobs[row].location for row in rows.tolist()]
+        many = {location: len(settings.devices_at(location)) for location in set(at)}
+        there = np.array([many[location] for location in at])
         bound = ~served & (plan.share > 0) & (there < settings.devices)
         codes[bound], numbers[bound, 0] = index("location_full"), there[bound]
     if round.unavailable:
