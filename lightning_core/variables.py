@@ -13,6 +13,8 @@ PREFIX = "LIGHTNING_CORE_"
 NETWORK_DISK = f"{PREFIX}NETWORK_DISK"
 # Values of POOL, and of the argument of that name: the pool that is found, and none.
 AUTO, LOCAL = "auto", "local"
+# Beginning of the UUID of an instance of a GPU that is divided (MIG).
+MIG = "MIG-"
 # Values of a switch that leave it off.
 OFF = ("", "0", "no", "off", "false")
 # Characters of a value: of a path or a target, of which none is longer.
@@ -146,3 +148,15 @@ def unknown(environment: Mapping[str, str]) -> list[str]:
     names = [PREFIX + name for name in KNOWN]
     found = sorted(name for name in environment if name.startswith(PREFIX) and name not in names)
     return [f"{name} is not a variable of lightning_core{did_you_mean(name, names)}" for name in found]
+
+
+def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """Return the numbers and UUIDs of the GPUs that CUDA lets this process use; None if that is not limited.
+
+    Example::
+
+        >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "1, MIG-7d1f"}), visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"})
+        (['1', 'MIG-7d1f'], [])
+    """
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    return None if given is None else [one for part in given.split(",") if (one := part.strip()) not in ("", "-1")]

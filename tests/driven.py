@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,17 @@ HOSTILE = ("<script>alert(1)</script>", '"onload="x', "</title></script>", r"$\f
 
 @dataclass
 class Curve:
-    """A falling loss ``scale * batches ** -slope`` with noise, and its throughput."""
+    """A falling loss ``scale * batches ** -slope`` with noise, and its throughput; a factor on it by kind of device."""
 
     scale: float = 3.0
     slope: float = 0.4
     throughput: float = 50.0
     crash_after: int | None = None
+    paces: Mapping[str, float] = field(default_factory=dict)
+
+    def throughput_on(self, locations: Sequence[str], device: int) -> float:
+        """Return the throughput on a device of a pool whose devices are at some locations."""
+        return self.throughput * (self.paces.get(locations[device], 1.0) if locations else 1.0)
 
 
 # Throughput of a job beside others, as a fraction of that alone.
@@ -129,7 +134,8 @@ def drive(
                 if worker.over or not (share and worker.devices):
                     continue
                 done = int(worker.batches)
-                worker.batches += worker.curve.throughput * share * step * (PACE if len(group) > 1 else 1.0)
+                throughput = worker.curve.throughput_on(settings.locations, worker.devices[0])
+                worker.batches += throughput * share * step * (PACE if len(group) > 1 else 1.0)
                 worker.busy += share * step
                 worker.number += 1
                 if worker.curve.crash_after is not None and worker.batches > worker.curve.crash_after:

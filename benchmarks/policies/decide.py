@@ -45,6 +45,7 @@ def loaded(
     devices: int = 1,
     *,
     history: bool = False,
+    kinds: bool = False,
 ) -> Scheduler:
     """Return a scheduler with running jobs, each with 12 cells of a noisy power law; not all deadlines can be met.
 
@@ -55,9 +56,11 @@ def loaded(
         policy_args: Arguments of the policy.
         devices: Devices of the pool.
         history: Whether each job has as many earlier runs as it may have, no two of them alike.
+        kinds: Whether the devices are of two kinds, half of them of each.
     """
     draw = np.random.default_rng(seed)
-    scheduler = Scheduler(Settings(policy=policy, policy_args=policy_args or {}, devices=devices))
+    locations = ("fast", "slow") * (devices // 2) if kinds else ()
+    scheduler = Scheduler(Settings(policy=policy, policy_args=policy_args or {}, devices=devices, locations=locations))
     deadlines = draw.uniform(50, 60.0 * jobs, jobs).tolist()
     scheduler.handle(Submit(tuple(Job(f"job{k}", d, TARGET) for k, d in enumerate(deadlines))), 0.0)
     at_once = MAX_RUNS_AT_ONCE // MAX_EARLIER_RUNS
@@ -109,6 +112,17 @@ def history_ms(jobs: int, repeats: int) -> tuple[float, float]:
     times = [[_round(one, jobs, k, PAST_A_SLICE, moved=True)[0] for one in schedulers] for k in range(repeats + 1)]
     with_history, without = (statistics.median(column) for column in zip(*times[1:], strict=True))
     return with_history, without
+
+
+def kinds_ms(jobs: int, policy: str, repeats: int) -> tuple[float, float]:
+    """Return the median milliseconds of a round on devices of two kinds, and on as many that are alike.
+
+    The two take turns, so that other load affects both.
+    """
+    schedulers = [loaded(jobs, policy, devices=DEVICES, kinds=kinds) for kinds in (True, False)]
+    times = [[_round(one, jobs, k, PAST_A_SLICE, moved=False)[0] for one in schedulers] for k in range(repeats + 1)]
+    with_kinds, without = (statistics.median(column) for column in zip(*times[1:], strict=True))
+    return with_kinds, without
 
 
 def lookup_ms(stored: int = 1000, repeats: int = 50) -> float:
@@ -175,6 +189,11 @@ def measure(size: Size) -> Figures:
     with_history, without = history_ms(10_000, ROUNDS)
     print(f"\nA round over 10,000 jobs under triage when every curve has a new cell: {with_history:.0f} ms if each has "
           f"{MAX_EARLIER_RUNS} earlier runs of its own, {without:.0f} ms without")  # fmt: skip
+    kinds = {(p, n): kinds_ms(n, p, ROUNDS) for p in ("triage", "edf") for n in sizes if n in (100, 1000, 10_000)}
+    print(f"\nA whole round on {DEVICES} devices of two kinds, and on as many that are alike: median ms")
+    table(["policy", "jobs", "two kinds", "alike", "ratio"], [
+        [p, n, f"{two:.1f}", f"{one:.1f}", f"{two / one:.2f}"] for (p, n), (two, one) in kinds.items()
+    ])  # fmt: skip
     found = lookup_ms()
     print(f"The earlier runs of a job are found among 1,000 in {found:.2f} ms")
     banks = measure_banks(repeats)
@@ -201,6 +220,7 @@ def measure(size: Size) -> Figures:
         "ours_ms_10000": decided["triage", 10_000],
         "ours_anew_ms_10000": anew[10_000],
         "history_anew_ratio": with_history / without,
+        **{f"kinds_ratio_{n}": kinds["triage", n][0] / kinds["triage", n][1] for n in (100, 1000, 10_000)},
         "history_lookup_ms_1000": found,
         **banks,
     }

@@ -16,7 +16,7 @@ from lightning_core.node.checks.findings import Severity
 from lightning_core.storage.generations import newest_valid
 from lightning_core.storage.manifests import CorruptCheckpointError, check_archive, is_archive, open_verified
 from lightning_core.storage.private_files import private_folder
-from lightning_core.variables import allows_network_disk
+from lightning_core.variables import MIG, allows_network_disk, visible_gpus
 
 # A run keeps the newest two checkpoints of each job while it writes a third.
 CHECKPOINTS_KEPT = 3
@@ -81,9 +81,11 @@ def check_checkpoint_content(path: Path, problems: Problems) -> None:
 
 
 def gpus_here() -> int:
-    """Return the number of GPUs of this machine that this process may use, without importing torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = None if visible is None else [part for part in visible.split(",") if part.strip() not in ("", "-1")]
+    """Return the number of GPUs of this machine that this process may use, without importing torch.
+
+    An instance of a card under MIG that ``CUDA_VISIBLE_DEVICES`` names (``MIG-...``) is a GPU of its own.
+    """
+    chosen = visible_gpus()
     try:
         gpus = len(os.listdir("/proc/driver/nvidia/gpus"))
     except OSError:
@@ -94,7 +96,10 @@ def gpus_here() -> int:
         except (OSError, subprocess.TimeoutExpired):
             listed = ""
         gpus = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return gpus if chosen is None else min(gpus, len(chosen))
+    if chosen is None or not gpus:
+        return gpus
+    instances = {one for one in chosen if one.startswith(MIG)}
+    return len(instances) + min(gpus, sum(not one.startswith(MIG) for one in chosen))
 
 
 def check_gpus(devices: int, problems: Problems) -> None:

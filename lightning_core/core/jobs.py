@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -377,6 +378,7 @@ def check_term(name: str, value: Any) -> None:
         _BOUNDS.get(name, _unbounded)(name, one)
 
 
+@lru_cache(2**15)
 def family_of(name: str, like: str, model: str, batch_size: int | None) -> str:
     """Return the kind of a training; see :attr:`Job.family`."""
     kind = model or like or re.sub(r"[-_. ]?\d+$", "", name) or name

@@ -25,7 +25,12 @@ ELSEWHERE = 1.1
 WORTH_MOVING = 0.2
 # Rounds in which prices are adapted, and the most that one changes in a round.
 ROUNDS, STEP = 4, 2.0
+# Of more jobs than this, prices are adapted once: they gain less than a hundredth by more.
+MANY = 2000
 EPSILON = 1e-9
+# Deadlines at which it is tested that work fits: the most urgent jobs have half of them. Of more jobs, the
+# others are in groups, each due when its first job is.
+DEADLINES = 512
 
 
 class KindNeeds(NamedTuple):
@@ -59,7 +64,7 @@ class PlacedKinds(NamedTuple):
 def place(needs: KindNeeds) -> PlacedKinds:
     """Return on which kind each job should train now: so that many end in time, and no device is idle for it.
 
-    The time is O(n^2 k) in vector operations of length ``n``.
+    The time is O(n) in vector operations of length :data:`DEADLINES`, for each kind.
 
     Example::
 
@@ -88,7 +93,8 @@ def in_time(needs: KindNeeds, work: FloatArray | None = None) -> PlacedKinds:
     # Jobs stay where they are, unless more are in time if some do not.
     best, _ = _placed(needs, work, np.where(moves, np.inf, seconds * price), seconds * price)
     gain = float(needs.weight[best.in_time].sum())
-    for _ in range(0 if best.in_time.all() else ROUNDS):
+    rounds = ROUNDS if len(needs.slack) <= MANY else 1
+    for _ in range(0 if best.in_time.all() else rounds):
         cost = seconds * np.where(moves, ELSEWHERE, 1.0) * price
         found, load = _placed(needs, work, cost)
         if (kept := float(needs.weight[found.in_time].sum())) > gain + EPSILON:
@@ -135,27 +141,39 @@ def _placed(needs: KindNeeds, work: FloatArray, *costs: FloatArray) -> tuple[Pla
     """
     n, k = work.shape
     by_deadline = np.argsort(needs.slack, kind="stable")
-    rank = np.empty(n, np.int64)
+    rank, group = np.empty(n, np.int64), _groups(n)
     rank[by_deadline] = np.arange(n)
-    room = needs.devices[:, None] * needs.slack[by_deadline]  # device-seconds until each deadline that are free
+    first = np.searchsorted(group, np.arange(group[-1] + 1))
+    room = needs.devices[:, None] * needs.slack[by_deadline[first]]  # device-seconds until each deadline that are free
+    takes, place_of = (work * needs.size[:, None]).tolist(), group[rank].tolist()
     kind, in_time = np.full(n, -1), np.zeros(n, np.bool_)
     wanted = np.zeros(k)
     for number, cost in enumerate(costs):
         cost = np.where(work <= needs.slack[:, None] + EPSILON, cost, np.inf)
         cheapest = cost.min(axis=1)
         left = np.flatnonzero(~in_time & np.isfinite(cheapest))
+        options, many = np.argsort(cost, axis=1, kind="stable").tolist(), np.isfinite(cost).sum(axis=1).tolist()
         for row in left[np.lexsort((rank[left], cheapest[left] / needs.weight[left]))].tolist():
-            at, seconds = rank[row], work[row] * needs.size[row]
-            options = [one for one in np.argsort(cost[row], kind="stable").tolist() if np.isfinite(cost[row, one])]
+            at, seconds = place_of[row], takes[row]
             if not number:
-                wanted[options[0]] += seconds[options[0]]
-            for one in options:
-                if room[one, at:].min() >= seconds[one] - EPSILON:
-                    room[one, at:] -= seconds[one]
+                wanted[options[row][0]] += seconds[options[row][0]]
+            for one in options[row][: many[row]]:
+                if (until := room[one, at:]).min() >= seconds[one] - EPSILON:
+                    until -= seconds[one]
                     kind[row], in_time[row] = one, True
                     break
     horizon = max(float(np.max(needs.slack)), EPSILON)
     return PlacedKinds(kind, in_time), wanted / np.maximum(needs.devices * horizon, EPSILON)
+
+
+def _groups(n: int) -> IntArray:
+    """Return the deadline at which each of ``n`` jobs by deadline is tested, from 0 on; shape ``(n,)``."""
+    place = np.arange(n)
+    if n <= DEADLINES:
+        return place
+    exact = DEADLINES // 2
+    later: IntArray = exact + (place - exact) * (DEADLINES - exact) // (n - exact)
+    return np.where(place < exact, place, later)
 
 
 def _rest(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedKinds:
@@ -176,11 +194,15 @@ def _use_idle(needs: KindNeeds, work: FloatArray, found: PlacedKinds) -> PlacedK
             free[kind[row]] -= needs.size[row]
             runs[row] = True
     for row in order[~runs[order]].tolist():
+        if not free.any():
+            break
         options = np.flatnonzero(np.isfinite(work[row]) & (free >= needs.size[row]))
         if len(options):
             kind[row] = options[np.argmin(work[row, options])]
             free[kind[row]] -= needs.size[row]
     for row in order[runs[order]].tolist():
+        if not free.any():
+            break
         now = work[row, kind[row]]
         options = np.flatnonzero(free >= needs.size[row])
         if len(options) and work[row, one := options[np.argmin(work[row, options])]] < (1.0 - WORTH_MOVING) * now:

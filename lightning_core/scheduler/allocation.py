@@ -170,7 +170,7 @@ class Allocator:
                 self._queue[device].append(row)
         for row in order:
             request = self._request[row]
-            if 0 < request < 1.0 or (request and self._most_free() >= MIN_SHARE):
+            if 0 < request < 1.0 or (request and self._most_free() >= MIN_SHARE and self._has_free(row)):
                 self._serve(row, request)
         if self._memory:
             self.lacks_memory = [self._request[row] > 0 and self._lacks_memory(row) for row in range(len(self._home))]
@@ -202,6 +202,10 @@ class Allocator:
             freest = max(reachable, key=lambda d: (free[d], d in home, -d))
             if free[freest] >= MIN_SHARE:
                 self._take(row, (freest,), free[freest])
+
+    def _has_free(self, row: int) -> bool:
+        """Return whether a device that a job is on, or may be on, has something to give."""
+        return not self._within or any(self._free[at] >= MIN_SHARE for at in (*self._home[row], *self._within[row]))
 
     def _stay(self, row: int, request: float) -> bool:
         """Serve a job on the only device that it is on, if that has room: what the general rule comes to, sooner."""

@@ -68,7 +68,8 @@ def allocate(round: Round, plan: Plan, caps: Caps | None = None, rates: KindRate
     within: list[Devices] = []
     if settings.locations or round.pool.differ:
         kinds = [-1] * len(rows) if plan.kind is None else plan.kind.tolist()
-        within = [round.pool.allowed(table.jobs[row], kind) for row, kind in zip(rows.tolist(), kinds, strict=True)]
+        within = [round.pool.allowed(table.jobs[row], kind if plan.kind is None or kind >= 0 else _any_one(round, row))
+                  for row, kind in zip(rows.tolist(), kinds, strict=True)]  # fmt: skip
     homes = _homes(round, within)
     since = table.trained_at[rows]
     settling = np.isfinite(since) & (round.now - since < settings.stay) & ~excluded
@@ -161,6 +162,13 @@ def _machines(round: Round, rates: KindRates | None) -> dict[str, Any]:
             gathers[at] = _is_worth(table, row, math.exp(slower), float(costs[at]))
     spreads = [table.jobs[row].spread is Spread.POOL for row in rows]
     return {"machines": pool.machine_of, "spreads": spreads, "gathers": gathers}
+
+
+def _any_one(round: Round, row: int) -> int:
+    """Return the one kind of devices on which a job waits that no kind has room for; -1 if it may be on none."""
+    job, pool = round.table.jobs[row], round.pool
+    allowed, here = pool.allowed_kinds(job), pool.kind_of(round.table.home[row])
+    return here if here in allowed else max(allowed, key=lambda kind: len(pool.allowed(job, kind)), default=-1)
 
 
 def _homes(round: Round, within: list[Devices]) -> list[Devices]:
@@ -288,7 +296,9 @@ def _reasons(round: Round, plan: Plan, served: BoolArray, allocation: Allocation
         of = float(settings.device_memory or 0)
         numbers[lacking] = np.stack([memory.training[lacking] * of, np.full(lacking.sum(), of)], axis=1)
     if settings.locations:
-        there = np.array([len(settings.devices_at(table.jobs[row].location)) for row in rows.tolist()])
+        at = [table.jobs[row].location for row in rows.tolist()]
+        many = {location: len(settings.devices_at(location)) for location in set(at)}
+        there = np.array([many[location] for location in at])
         bound = ~served & (plan.share > 0) & (there < settings.devices)
         codes[bound], numbers[bound, 0] = index("location_full"), there[bound]
     if round.pool.on_several_machines:

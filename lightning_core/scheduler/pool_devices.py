@@ -17,8 +17,8 @@ Devices = tuple[int, ...]
 
 # Kind of a device whose own is unknown, where those of others are known.
 OTHER = "other"
-# Answers that are remembered.
-MAX_REMEMBERED = 1000
+# Answers about where jobs may be that are remembered.
+MAX_KNOWN = 1000
 
 
 class PoolDevices(Stateful):
@@ -53,6 +53,8 @@ class PoolDevices(Stateful):
         self.machine_of: tuple[int, ...] = tuple(map([*dict.fromkeys(names)].index, names))
         """Index of the machine of each device; empty while all are on one."""
         self._most: dict[Any, int] = {}
+        self._every = tuple(range(len(self.names)))
+        self._allowed: dict[tuple[object, ...], Devices] = {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
@@ -97,7 +99,9 @@ class PoolDevices(Stateful):
         if job.device is not None:
             return (int(self.of[job.device]),) if job.device < len(self.of) else ()
         wanted = [job.location] if job.location in self.names else job.kinds
-        return tuple(k for k, name in enumerate(self.names) if not wanted or name in wanted)
+        if not wanted:
+            return self._every
+        return tuple(k for k, name in enumerate(self.names) if name in wanted)
 
     def allowed(self, job: Job, kind: int = -1) -> Devices:
         """Return the devices on which a job may be, of one kind or of any.
@@ -106,12 +110,16 @@ class PoolDevices(Stateful):
             job: The job.
             kind: Index of the kind; -1 for any.
         """
-        there = self._settings.devices_at(job.location)
-        if not self.kinds:
-            return there
-        kinds = self.allowed_kinds(job) if kind < 0 else (kind,)
-        of = self.of.tolist()
-        return tuple(device for device in there if of[device] in kinds)
+        key = job.location, kind, *((job.kinds, job.device) if kind < 0 else ())
+        if (found := self._allowed.get(key)) is None:
+            found = self._settings.devices_at(job.location)
+            if self.kinds:
+                kinds, of = self.allowed_kinds(job) if kind < 0 else (kind,), self.of.tolist()
+                found = tuple(device for device in found if of[device] in kinds)
+            if len(self._allowed) >= MAX_KNOWN:
+                self._allowed.clear()
+            self._allowed[key] = found
+        return found
 
     def together(self, devices: Collection[int]) -> int:
         """Return the largest number of some devices that are on one machine."""
@@ -133,7 +141,7 @@ class PoolDevices(Stateful):
         for kind in self.allowed_kinds(job) if self.kinds else (-1,):
             there = [device for device in self.allowed(job, kind) if device not in unavailable]
             found = max(found, len(there) if job.spread is Spread.POOL else self.together(there))
-        if len(self._most) >= MAX_REMEMBERED:
+        if len(self._most) >= MAX_KNOWN:
             self._most.clear()
         self._most[key] = found
         return found

@@ -114,7 +114,9 @@ class Worker:
         """Return the name of the device: ``"cpu"``, or the UUID of the GPU."""
         import torch
 
-        return f"GPU-{torch.cuda.get_device_properties(0).uuid}" if torch.cuda.is_available() else "cpu"
+        from lightning_core.agent.user_code.torch_here import gpu_of
+
+        return gpu_of(torch.device("cuda", 0)) if torch.cuda.is_available() else "cpu"
 
     def _train(self, assignment: Assignment) -> WorkerExited:
         """Train a job until it ends or is released; never raises."""

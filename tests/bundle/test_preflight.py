@@ -219,6 +219,10 @@ def test_a_folder_as_a_checkpoint_is_refused(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ this machine
 
 
+DIVIDED = ("GPU 0: A100 (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-1)\n  MIG 3g.20gb Device 1: (UUID: MIG-2)\n"
+           "GPU 1: A100 (UUID: GPU-2)\n")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("listed", "printed", "visible", "count"),
     [
@@ -228,6 +232,12 @@ def test_a_folder_as_a_checkpoint_is_refused(tmp_path: Path) -> None:
         (2, "", "-1", 0),
         (None, "GPU 0: H200 (UUID: GPU-1)\nGPU 1: H200 (UUID: GPU-2)\n", None, 2),
         (None, "No devices were found\n", None, 0),
+        # Two instances of one card are two devices, beside a whole one.
+        (1, "", "MIG-1,MIG-2", 2),
+        (None, DIVIDED, "MIG-1, MIG-2,0", 3),
+        (None, DIVIDED, "MIG-1,MIG-1", 1),
+        (None, DIVIDED, None, 2),
+        (0, None, "MIG-1,MIG-2", 0),
         (None, None, None, 0),
     ],
 )

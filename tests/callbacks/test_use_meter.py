@@ -14,7 +14,9 @@ import torch
 
 from lightning_core.agent.reporting import use_meter as meters
 from lightning_core.agent.reporting.use_meter import LOOK_PERIOD, CpuUse, GpuUse, UseMeter, use_meter
+from lightning_core.agent.user_code.torch_here import device_name
 from lightning_core.callbacks import CoreCallback
+from lightning_core.worker.worker import Worker
 from tests.tiny import QUIET, Line, Points
 
 
@@ -109,6 +111,19 @@ def test_a_gpu_counts_while_no_other_training_takes_turns_on_it(monkeypatch: pyt
     assert use(4.0, True) == 1.0
     busy[0] = 100
     assert use(5.0, True) == 2.0
+
+
+def test_two_instances_of_one_card_are_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7d1f"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    names = []
+    for chosen in ("MIG-1", "MIG-2", "0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+        names.append(device_name(torch.device("cuda", 0)))
+        assert Worker.device(Worker.__new__(Worker)) == names[-1]
+    assert names == ["MIG-1", "MIG-2", "GPU-7d1f"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert device_name(torch.device("cuda")) == "GPU-7d1f"
 
 
 def test_what_cannot_be_measured_is_not_tried_again() -> None:

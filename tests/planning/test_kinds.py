@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.planning.kinds import KindNeeds, in_order, place, prices
+from lightning_core.planning import kinds
+from lightning_core.planning.kinds import KindNeeds, in_order, in_time, place, prices
 
 
 def needs(work: list[list[float]], slack: list[float], devices: list[int], **more: list[float]) -> KindNeeds:
@@ -94,6 +95,22 @@ def test_nearly_as_many_are_in_time_as_by_the_best_choice(seed: int) -> None:
         assert in_time <= most
         found, best = found + in_time, best + most
     assert found >= 0.9 * best
+
+
+def test_of_many_jobs_nearly_as_many_are_in_time_and_none_is_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    fast = draw.lognormal(4, 1, 1500)
+    work = np.stack([fast, fast * draw.uniform(1, 8, 1500)], axis=1)
+    slack = fast * draw.uniform(1.1, 4, 1500) + draw.uniform(0, fast.sum() / 16, 1500)
+    many = needs(work.tolist(), slack.tolist(), [4, 8])
+    found = in_time(many)
+    for kind in range(2):
+        on = np.flatnonzero(found.in_time & (found.kind == kind))
+        on = on[np.argsort(slack[on], kind="stable")]
+        assert np.all(work[on, kind].cumsum() <= many.devices[kind] * slack[on] + 1e-6)
+    monkeypatch.setattr(kinds, "DEADLINES", 10**6)
+    exact = int(in_time(many).in_time.sum())
+    assert 0.98 * exact <= found.in_time.sum() < 1500
 
 
 def test_prices_are_how_fast_jobs_are() -> None:

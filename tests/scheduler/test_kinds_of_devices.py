@@ -71,6 +71,17 @@ def test_a_job_is_not_divided_among_kinds() -> None:
     assert len({pool.locations[device] for device in scheduler.last("pair").devices}) == 1
 
 
+def test_a_job_that_waits_for_a_lost_device_is_not_put_on_devices_of_two_kinds() -> None:
+    pool = replace(POOL, devices=3, locations=("fast", "slow", "slow"), resident=6)
+    scheduler = submitted(job("pair", 900.0, 1000, devices=2), settings=pool)
+    assert scheduler.last("pair").devices == (1, 2)
+    scheduler.handle(DevicesUnavailable((2,), "draining"), 1.0)
+    assert scheduler.last("pair").devices == ()
+    scheduler.handle(DevicesUnavailable(()), 2.0)
+    scheduler.check()
+    assert scheduler.last("pair").devices == (1, 2)
+
+
 def test_what_one_job_shows_on_a_kind_counts_for_the_next_of_its_family() -> None:
     scheduler = submitted(job("a", 900.0, 10_000, model="net"))
     kind = where(scheduler)["a"][0]

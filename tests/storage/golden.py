@@ -38,6 +38,7 @@ from tests.driven import Curve, drive
 
 FOLDER = Path(__file__).with_name("golden")
 SECONDS, STEP, DEVICES = 90.0, 1.0, 3
+KINDS = ("fast", "slow", "slow")
 ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [0.5, 0.4, 1.0, 0.3, 0.6]}}
 # Relative difference below which two numbers are equal: logarithms of other machines may differ in the last bit.
 TOLERANCE = 1e-5
@@ -130,12 +131,16 @@ def are_same(one: Any, other: Any) -> bool:
 def every() -> dict[str, Settings]:
     """Return the settings of each golden journal, by its name.
 
-    Each policy, each estimator under EDF, two policies with two at once, owners under two, and the controllers.
+    Each policy, each estimator under EDF, two policies with two at once and on two kinds of devices, owners under two,
+    and the controllers.
     """
     never = Beside.NEVER
     made = {name: Settings(name, ARGUMENTS.get(name, {}), devices=DEVICES, beside=never) for name in POLICIES}
     made |= {f"edf-{name}": Settings("edf", estimator=name, devices=DEVICES, beside=never) for name in ESTIMATORS}
     made |= {f"{name}-beside": Settings(name, devices=DEVICES) for name in ("triage", "rr")}
+    made |= {
+        f"{name}-kinds": Settings(name, devices=DEVICES, locations=KINDS, beside=never) for name in ("triage", "edf")
+    }
     return made | of_parts()
 
 
@@ -160,15 +165,15 @@ def record(settings: Settings) -> Golden:
     scheduler, steps, states = Scheduler(settings), list[Step](), list[Saved]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
-        (stories().play if settings.controllers else _drive)(path, settings)
+        play = stories().play if settings.controllers else _drive_on_kinds if settings.kinds else _drive
+        play(path, settings)
         with Journal.open(path, read_only=True) as journal:
             middle = journal.last // 3
             for entry in journal.recent_entries():
                 answers = scheduler.handle(decode_event(entry.event), entry.now)
                 steps.append(Step(entry.now, entry.event, decisions(answers)))
-                if (settings.controllers or settings.divider or settings.beside != Beside.NEVER) and len(
-                    steps
-                ) == middle:
+                kept = settings.controllers or settings.divider or settings.kinds or settings.beside != Beside.NEVER
+                if kept and len(steps) == middle:
                     states.append(Saved(middle, json.loads(json.dumps(scheduler.state()))))
     return Golden(settings.to_dict(), steps, *states)
 
@@ -199,6 +204,25 @@ def _drive(path: Path, settings: Settings) -> None:
     if settings.divider:
         names = cycle(("ann", "bob", "carl"))
         jobs = {at: [(replace(job, owner=next(names)), curve) for job, curve in many] for at, many in jobs.items()}
+    drive(path, settings, jobs, SECONDS, step=STEP, events=events)
+
+
+def _drive_on_kinds(path: Path, settings: Settings) -> None:
+    """Write the journal of trainings that are fast on one kind of devices: one with time moves for an urgent one."""
+
+    def net(name: str, deadline: float, batches: int, **terms: Any) -> tuple[Job, Curve]:
+        return Job(name, deadline, BatchTarget(batches), **terms), Curve(throughput=40.0, paces={"slow": 0.25})
+
+    jobs = {
+        0.0: [net("net-1", 60.0, 300, kinds=("fast",)), net("net-2", 90.0, 150, kinds=("slow",))],
+        18.0: [net("net-3", 600.0, 1500)],
+        35.0: [net("net-4", 20.0, 600), net("net-5", 25.0, 150)],
+        60.0: [net("net-6", 9.0, 800), net("net-7", 200.0, 300, min_devices=2, max_devices=2)],
+    }
+    events: dict[float, Event] = {
+        40.0: DevicesUnavailable((1,), "draining"),
+        45.0: DevicesUnavailable(()),
+    }
     drive(path, settings, jobs, SECONDS, step=STEP, events=events)
 
 

@@ -10,6 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
+from lightning_core.variables import MIG, visible_gpus
+
 if TYPE_CHECKING:
     import torch
 
@@ -49,10 +51,17 @@ def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def gpu_of(device: TrainingDevice) -> str:
-    """Return the UUID of a GPU, as NVML and the pool have it: its number may mean another GPU in another process."""
+    """Return the UUID of a GPU, as NVML and the pool have it: its number may mean another GPU in another process.
+
+    That of an instance of a card under MIG is the one by which it was chosen: what torch knows may be that of the card,
+    which its other instances have too.
+    """
     import torch
 
     known: Any = device
+    chosen = visible_gpus() or []
+    if (at := device.index or 0) < len(chosen) and chosen[at].startswith(MIG):
+        return chosen[at]
     return f"GPU-{torch.cuda.get_device_properties(known).uuid}"
 
 

@@ -43,10 +43,12 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     last = table.kind[rows]
     expected, spread = np.zeros((n, k)), np.zeros((n, k))
     family_known = np.zeros(n, np.bool_)
+    alike: dict[tuple[str, int], list[int]] = {}
     for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
-        family = table.jobs[row].family
-        expected[at], spread[at] = rates.expect(family, size, kinds)
-        family_known[at] = rates.has(family, size, kinds)
+        alike.setdefault((table.jobs[row].family, size), []).append(at)
+    for (family, size), some in alike.items():
+        expected[some], spread[some] = rates.expect(family, size, kinds)
+        family_known[some] = rates.has(family, size, kinds)
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
     # What is said of a job that has not trained counts only if nothing is known of its family.
     measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
@@ -99,10 +101,13 @@ def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes
     table, pool = round.table, round.pool
     settling = _settling(round, chooses_sizes=chooses_sizes)
     may = np.zeros((len(round), len(pool.names)), np.bool_)
+    stays = (settling | ~table.launched[round.rows]).tolist()
+    alike: dict[tuple[int, ...], list[int]] = {}
     for at, row in enumerate(round.rows.tolist()):
-        allowed, here = pool.allowed_kinds(table.jobs[row]), pool.kind_of(table.home[row])
-        stays = here in allowed and (bool(settling[at]) or not table.launched[row])
-        may[at, [here] if stays else list(allowed)] = True
+        allowed, here = pool.allowed_kinds(table.jobs[row]), pool.kind_of(table.home[row]) if stays[at] else -1
+        alike.setdefault((here,) if here in allowed else allowed, []).append(at)
+    for kinds, some in alike.items():
+        may[np.ix_(some, kinds)] = True
     fits = may & (sizes[:, None] <= counts)
     least = np.array([table.speedups[row].sizes[0] for row in round.rows.tolist()], np.int64)
     fewer = may & (np.minimum(least, sizes)[:, None] <= counts)
