@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import results
+from benchmarks import labels, results
+from benchmarks.clusters import placement
 from benchmarks.curves.replay import Cell, Played
 from benchmarks.papers import on_estimators, on_policies
 from benchmarks.papers.finding import NO, YES, verdict
@@ -128,3 +129,12 @@ def test_the_evening_is_played_in_both_orders(monkeypatch: pytest.MonkeyPatch) -
     assert figures["met_file_edf"] == figures["met_random_edf"] == 3.0
     assert figures["ceiling_file"] == figures["ceiling_random"] == 6.0
     assert all(isinstance(figure, float | int) and math.isfinite(figure) for figure in figures.values())
+
+
+def test_the_savings_of_edge_and_cloud_are_the_paper_s_own_and_those_of_its_costs() -> None:
+    shown = {name: f"{saved:.1f} %" for name, saved in placement.PAPER_BY_COST.items()}
+    assert shown == {placement.ONE_PERIOD: "11.9 %", placement.INCREMENTAL: "23.1 %"}
+    label = next(value for figure, _, value in labels.PLANS if figure == "saved")
+    own, by_cost = ("; ".join(f"{part:g} %" for part in parts) for parts in ((9.5, 21.7), (11.9, 23.1)))
+    assert f"(the paper's text: {own}; its costs: {by_cost})" in label
+    assert list(placement.PAPER.values()) == [9.5, 21.7]
