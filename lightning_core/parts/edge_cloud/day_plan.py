@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.core.control.wall_clock import MAX_WALL
 from lightning_core.core.limits import (
@@ -126,6 +126,8 @@ class PlanTerms(NamedTuple):
     """Most tasks that may move at a time within a period."""
     move_price: float = MOVE_PRICE
     """Price of a move within a period, relative to the planned cost of the task for a window."""
+    reconfigure: Literal["replan", "heuristic"] = "replan"
+    """How a period changes for more than was planned: planned anew, or the published heuristic, task by task."""
 
 
 class DayPlan(NamedTuple):

@@ -6,7 +6,7 @@ location and number of devices the plan requests. A GPU of the plan is a device.
 is held, and its memory freed. A task that moves saves, leaves and resumes, as with any other change of devices.
 
 If more arrives than planned, and tasks have no room to grow, the period is replanned here, with each move weighed
-(:mod:`lightning_core.parts.edge_cloud.placement.replanner`).
+(:mod:`lightning_core.parts.edge_cloud.placement.replanner`), or changed by the published heuristic if the plan says so.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.core.validation import made
 from lightning_core.parts.edge_cloud.day_plan import DayPlan, DemandSeen, PlanEvent, PlanGiven
+from lightning_core.parts.edge_cloud.placement import RECONFIGURERS
 from lightning_core.parts.edge_cloud.placement.demands import Choice
 from lightning_core.parts.edge_cloud.placement.plan import Task, TaskPlacement
-from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits
-from lightning_core.parts.edge_cloud.placement.replanner import Replanner
+from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 from lightning_core.parts.edge_cloud.plan_data import placement_of
 
 PLAN = Asker("plan")
@@ -69,7 +69,7 @@ class PlacementController:
         self._now = 0.0
         self._rates: dict[str, float] = {}
         self._turn: int | None = None  # the period that has begun, counted on where the plan repeats
-        self._stands: Replanner | None = None
+        self._stands: Reconfigurer | None = None
         self._asked: dict[str, Ask] = {}  # also of jobs that are not there yet
         self._short: dict[str, str] = {}  # why a job has fewer devices than arrives for
 
@@ -210,7 +210,7 @@ class PlacementController:
             return
         period = turn % len(self._plan.periods)
         name = self._plan.periods[period]
-        self._stands = Replanner(self._placement, period, self._limits)
+        self._stands = RECONFIGURERS[self._plan.terms.reconfigure](self._placement, period, self._limits)
         for task, job in self._tasks.items():
             if (choice := self._stands.now.get(task)) is not None:
                 self._asked[job] = _sent(job, choice, Reason("part", text=f"planned for {name}"))

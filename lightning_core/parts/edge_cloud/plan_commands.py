@@ -71,7 +71,8 @@ def _apply(arguments: argparse.Namespace) -> int:
     with Pool.connect(arguments.pool) as pool:
         locations = pool.settings.locations
         placement = solve(arguments, demands).placement
-        plan = plan_of(placement, length, begins, on_wall=True, limits=limits)
+        how = arguments.reconfigure
+        plan = plan_of(placement, length, begins, on_wall=True, limits=limits, reconfigure=how)
         before, jobs = _asked(pool), pool.jobs()
         pool.client.event(PartEvent.of(PlanGiven(plan)))
         for line in _lacks(plan, placement, locations):

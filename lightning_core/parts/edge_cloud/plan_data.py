@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Literal
 
 from lightning_core.core.limits import shown
 from lightning_core.core.names import listed
@@ -50,6 +51,7 @@ def plan_of(
     *,
     on_wall: bool = False,
     limits: ReconfigurationLimits | None = None,
+    reconfigure: Literal["replan", "heuristic"] = "replan",
 ) -> DayPlan:
     """Return a placement as plain data.
 
@@ -59,6 +61,7 @@ def plan_of(
         begins: Scheduler time at which the first period begins.
         on_wall: Whether that time is a wall-clock time instead: local seconds since 1970.
         limits: Limits of a change within a period.
+        reconfigure: How a period changes for more than was planned.
     """
     demands, limits = placement.demands, limits or ReconfigurationLimits()
     ways: dict[Way, int] = {}
@@ -81,7 +84,9 @@ def plan_of(
         demands.periods, length, begins, tuple((name, gpu.price) for name, gpu in demands.gpus.items()),
         tuple(levels), tuple(nodes), tuple(jobs), tuple(ways), tuple(tasks),
         PlanTerms(demands.cloud.delay, demands.cloud.gigabyte, demands.edge.gpu, demands.edge.gigabyte, demands.window,
-                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves, limits.move_price), on_wall,
+                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves, limits.move_price,
+                  reconfigure),
+        on_wall,
     )  # fmt: skip
 
 

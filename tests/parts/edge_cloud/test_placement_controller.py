@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -335,6 +335,32 @@ def test_a_job_that_gets_a_part_of_what_it_lacks_is_told_as_short() -> None:
     [(_, location, devices, _)] = told["asked"].values()
     assert (location, devices) == ("a", 3)
     assert told["short"] == {"bus": "3 of 7 device are free in a, and it must not move"}
+
+
+@pytest.mark.parametrize("how", ["replan", "heuristic"])
+def test_a_plan_says_how_a_period_is_changed(how: Literal["replan", "heuristic"]) -> None:
+    """The bus may not move: planned anew, a car makes room for it; the published heuristic leaves it short."""
+    jobs = {"cars": PlacedJob((1,), 15.0, 0.4), "bus": PlacedJob((1,), 15.0, 0.4, moves=False)}
+    demands = replace(DEMANDS, periods=("day",), nodes={"a": Node({"device": 2.0})}, jobs=jobs)
+    placement = plan(demands, Weights(0.9, 0.1, 0.01)).placement
+    settings = replace(SETTINGS, locations=("a", "a", CLOUD, CLOUD, CLOUD))
+    first, restored = Scheduler(settings), Scheduler(settings)
+    first.handle(Submit((job("cars"), job("bus"))), 1.0)
+    first.handle(sent(PlanGiven(plan_of(placement, DAY, 0.0, limits=LIMITS, reconfigure=how))), 2.0)
+    assert places(first) == {"cars": ("a", 1), "bus": ("a", 1)}
+    restored.restore(first.state())
+    for scheduler in (first, restored):
+        scheduler.handle(sent(rates(bus=18.0)), 3.0)
+        short = describe(scheduler)["short"]
+        assert set(short) == ({"bus"} if how == "heuristic" else set())
+        asked = {name: one[1:3] for name, one in describe(scheduler)["asked"].items()}
+        assert (
+            asked
+            == {
+                "heuristic": {"cars": ["a", 1], "bus": ["a", 1]},
+                "replan": {"cars": [CLOUD, 1], "bus": ["a", 2]},
+            }[how]
+        )
 
 
 # ------------------------------------------------------------------------------------------------- in the pool

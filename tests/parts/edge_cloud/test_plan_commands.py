@@ -115,6 +115,23 @@ def test_a_job_that_lacks_devices_is_shown_with_the_reason(
     assert "0 tasks have moved already, the limit" in said.out
 
 
+def test_a_plan_that_is_changed_by_the_published_heuristic_can_be_given(
+    pool: Pool, day: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: list[str] = []
+    check = plan_commands.PlanGiven
+
+    def given(plan: Any) -> Any:
+        how.append(plan.terms.reconfigure)
+        return check(plan)
+
+    monkeypatch.setattr(plan_commands, "PlanGiven", given)
+    for words in ((), ("--reconfigure", "heuristic")):
+        said = Said(capsys, "place", "apply", day, "--period", "8h", *CHEAP, *words)
+        assert (said.code, said.err) == (0, "")
+    assert how == ["replan", "heuristic"]
+
+
 def test_a_plan_that_begins_later_says_when(pool: Pool, day: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "place", "apply", day, "--period", "8h", "--begins", "2h", *CHEAP)
     assert "the plan begins in 2h" in said.out or "the plan begins in 1h59m" in said.out
