@@ -119,17 +119,38 @@ def test_a_plan_that_is_changed_by_the_published_heuristic_can_be_given(
     pool: Pool, day: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how: list[str] = []
-    check = plan_commands.PlanGiven
 
     def given(plan: Any) -> Any:
         how.append(plan.terms.reconfigure)
-        return check(plan)
+        return PlanGiven(plan)
 
     monkeypatch.setattr(plan_commands, "PlanGiven", given)
     for words in ((), ("--reconfigure", "heuristic")):
         said = Said(capsys, "place", "apply", day, "--period", "8h", *CHEAP, *words)
         assert (said.code, said.err) == (0, "")
     assert how == ["replan", "heuristic"]
+
+
+def test_a_plan_for_a_pool_is_made_at_the_precision_at_which_its_jobs_train(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fast level would plan fewer devices than a job needs that trains at the precise one."""
+    path = tmp_path / "several.yaml"
+    fast = {"accuracy": 0.7, "throughput": {"device": 16000}}
+    precise = {"accuracy": 0.9, "throughput": {"device": 800}}
+    path.write_text(yaml.safe_dump(DEMANDS | {"levels": {"fp32": precise, "mixed": fast}, "nodes": {}}))
+    submit(pool, "bus")
+    said = Said(capsys, "place", "apply", str(path), "--period", "8h", *CHEAP)
+    assert said.code == 2
+    assert "--level must be the level at which the jobs train, one of fp32, mixed: a plan does not set it" in said.err
+    said = Said(capsys, "place", "apply", str(path), "--period", "8h", "--level", "int4", *CHEAP)
+    assert "--level must be one of fp32, mixed, got 'int4'" in said.err
+    assert pool.do(pool.actor.about())["controllers"]["plan"] is None
+    for level, devices in (("mixed", 1), ("fp32", 2)):
+        said = Said(capsys, "place", "apply", str(path), "--period", "8h", "--level", level, *CHEAP)
+        assert (said.code, said.err) == (0, "")
+        assert f"note: planned at {level}, at which the configs of all jobs must train" in said.out
+        assert rows(said.out)["bus"][1] == f"cloud, {devices}"
 
 
 def test_a_plan_that_begins_later_says_when(pool: Pool, day: str, capsys: pytest.CaptureFixture[str]) -> None:
