@@ -47,6 +47,11 @@ def add_commands(commands: Any) -> None:
         "level of the file at which the jobs train, as their configs say; the plan is made with it alone (needed where "
         "the file has several)"
     )
+    foreseen = (
+        "forecast the demand that the pool is told, and change the period for the next steps (default: no forecast)"
+    )
+    apply.add_argument("--forecast", choices=("persistence", "autoregression", "trend"), default="", help=foreseen)
+    apply.add_argument("--step", default="15m", metavar="TIME", help="length of a step of the forecasts (default 15m)")
     apply.add_argument("--level", metavar="NAME", help=level)
     most = "most tasks that may move at a time within a period (default: any number)"
     apply.add_argument("--max-moves", type=whole_number(0, MAX_COUNT), default=MAX_COUNT, metavar="N", help=most)
@@ -72,14 +77,20 @@ def _apply(arguments: argparse.Namespace) -> int:
         length = parse_duration(arguments.period)
     except ValueError as error:
         raise ValueError(f"--period: {error}") from None
+    try:
+        step = parse_duration(arguments.step)
+    except ValueError as error:
+        raise ValueError(f"--step: {error}") from None
     begins = read_begin(arguments.begins)
     limits = ReconfigurationLimits(arguments.max_extra_cost, arguments.max_moves, arguments.move_price)
     demands = at_level(read_demands(arguments.demands), arguments.level)
     with Pool.connect(arguments.pool) as pool:
         locations = pool.settings.locations
         placement = solve(arguments, demands).placement
-        how = arguments.reconfigure
-        plan = plan_of(placement, length, begins, on_wall=True, limits=limits, reconfigure=how)
+        plan = plan_of(
+            placement, length, begins, on_wall=True, limits=limits, reconfigure=arguments.reconfigure,
+            forecast=arguments.forecast, step=step,
+        )  # fmt: skip
         before, jobs = _asked(pool), pool.jobs()
         pool.client.event(PartEvent.of(PlanGiven(plan)))
         if arguments.level is not None:

@@ -115,20 +115,20 @@ def test_a_job_that_lacks_devices_is_shown_with_the_reason(
     assert "0 tasks have moved already, the limit" in said.out
 
 
-def test_a_plan_that_is_changed_by_the_published_heuristic_can_be_given(
+def test_a_plan_says_how_it_is_changed_and_forecast(
     pool: Pool, day: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    how: list[str] = []
+    how: list[tuple[str, str, float]] = []
 
     def given(plan: Any) -> Any:
-        how.append(plan.terms.reconfigure)
+        how.append((plan.terms.reconfigure, plan.terms.forecast, plan.terms.step))
         return PlanGiven(plan)
 
     monkeypatch.setattr(plan_commands, "PlanGiven", given)
-    for words in ((), ("--reconfigure", "heuristic")):
+    for words in ((), ("--reconfigure", "heuristic"), ("--forecast", "trend", "--step", "5m")):
         said = Said(capsys, "place", "apply", day, "--period", "8h", *CHEAP, *words)
         assert (said.code, said.err) == (0, "")
-    assert how == ["replan", "heuristic"]
+    assert how == [("replan", "", 900.0), ("heuristic", "", 900.0), ("replan", "trend", 300.0)]
 
 
 def test_a_plan_for_a_pool_is_made_at_the_precision_at_which_its_jobs_train(
@@ -176,6 +176,8 @@ def test_what_a_plan_counts_on_and_the_pool_lacks_is_said(tmp_path: Path, capsys
         (["apply", "DAY"], "the following arguments are required: --period"),
         (["apply", "DAY", "--period", "soon"], "--period: duration must be such as"),
         (["apply", "DAY", "--period", "0.2s"], "length must be 1 to 3155760000 seconds, got 0.2"),
+        (["apply", "DAY", "--period", "8h", "--step", "soon"], "--step: duration must be such as"),
+        (["apply", "DAY", "--period", "8h", "--step", "0.5s"], "step must be 1 to 3155760000 seconds, got 0.5"),
         (["apply", "DAY", "--period", "8h", "--begins", "soon"], "--begins: must be a duration"),
         (["apply", "DAY", "--period", "8h", "--max-extra-cost", "-1"], "cost must be at least 0, got -1.0"),
         (["apply", "nowhere.yaml", "--period", "8h"], "nowhere.yaml"),
