@@ -339,6 +339,11 @@ class CoreCallback(pl.Callback):
             fit.end_validation_batch()
 
     @override
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if (fit := self._fit_of(trainer)) is not None and not trainer.sanity_checking:
+            fit.complete_validation()
+
+    @override
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if (fit := self._fit_of(trainer)) is not None and not trainer.sanity_checking:
             fit.end_validation(trainer)

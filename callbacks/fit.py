@@ -46,6 +46,7 @@ from .reading.horizon import epoch_batches, horizon, seconds_left
 from .reading.lightning_kinds import AVERAGING, STOCHASTIC_AVERAGING, callbacks_of
 from .reading.logged_metrics import TrainerMetrics
 from .reading.schedules import schedules_of
+from .reading.unlogged_metric import UnloggedMetric
 from .requeue import RequeueTogether
 
 log = logger(__name__)
@@ -80,6 +81,7 @@ class Fit(Participant):
         watch_bar_of(trainer)
         self.trainer = trainer
         """Trainer that fits."""
+        metrics = TrainerMetrics(trainer)
         super().__init__(
             options,
             record,
@@ -88,7 +90,7 @@ class Fit(Participant):
                 trainer.global_rank,
                 trainer.world_size,
                 lambda host: connection_of(options, trainer, pl_module, self._guarded, host),
-                TrainerMetrics(trainer),
+                metrics,
                 bool(trainer.loggers),
                 lambda: offload_of(trainer, pl_module, options.job),
                 lambda: trainer.received_sigterm,
@@ -101,6 +103,11 @@ class Fit(Participant):
         # At the step that Lightning uses for metrics logged now.
         step = lambda: int(trainer.fit_loop.epoch_loop._batches_that_stepped)  # noqa: E731
         self._metrics = MetricLog(self.name, lambda: trainer.loggers, step, everywhere=not self.has_ranks)
+        # By the clock each rank validates when it likes: there no rank can compute a metric of all.
+        self._by_the_clock = self.has_ranks and getattr(trainer, "_val_check_time_interval", None) is not None
+        self._unlogged: UnloggedMetric | None = None
+        if options.metric and not self._by_the_clock:
+            self._unlogged = UnloggedMetric(options.metric, pl_module, metrics, self._guarded, self._ranks)
         self._automatic = pl_module.automatic_optimization
         self._is_elastic = options.launched and micro_batches_per_step() > 0
         self._begun = False
@@ -307,11 +314,19 @@ class Fit(Participant):
         self.hangs.begin(Phase.VALIDATION_BATCH)
 
     @never_fails
+    def complete_validation(self) -> None:
+        """Copy the target's metric, if nothing logs it, before the module's own hook, which may reset it."""
+        if self._unlogged is not None and self._alone(self._unlogged.copy, False):
+            self._losses.expect("validation")
+
+    @never_fails
     def end_validation(self, trainer: pl.Trainer) -> None:
-        """Read the target's number after a validation, which Lightning has computed on all ranks; keep the model."""
+        """Read the target's number after a validation, which all ranks have computed; keep the model."""
+        if self._unlogged is not None:
+            self.hangs.excuse()  # it may take any time
+            self._unlogged.compute()
         self._alone(lambda: self._read_evaluation("validation"), None)
-        # By the clock, each rank validates when it likes: there they keep the model, and stop, at their next agreement.
-        if not (self.has_ranks and getattr(trainer, "_val_check_time_interval", None) is not None):
+        if not self._by_the_clock:  # else they keep the model, and stop, at their next agreement
             self._keep_or_stop(trainer)
         self.hangs.begin(Phase.NEXT_BATCH)
 

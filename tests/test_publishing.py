@@ -50,6 +50,15 @@ def test_the_matrix_names_both_ends_of_what_is_allowed_and_nothing_else() -> Non
     assert "2.6.3" not in allowed("lightning")
 
 
+def test_the_readme_names_what_the_core_and_a_pool_depend_on() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    section = text.split("## Installation")[1].split("\n## ")[0].lower()
+    extras = PROJECT["optional-dependencies"]
+    needed = [*PROJECT["dependencies"], *extras["lightning"], *extras["ray"], *extras["kalman"]]
+    assert [name for line in needed if (name := Requirement(line).name) not in section] == []
+
+
 @pytest.mark.parametrize("name", [path.name for path in WORKFLOWS])
 def test_workflows_have_the_least_rights_and_names_come_by_the_environment(name: str) -> None:
     found = workflow(name)

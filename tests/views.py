@@ -81,4 +81,5 @@ def view(
         fixed_size=column(fixed_size, 0, int),
         continues_late=column(continues_late, False, bool),
         quantum=quantum,
+        name=np.array([f"job-{k}" for k in range(n)], np.object_),
     )

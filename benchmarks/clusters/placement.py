@@ -32,8 +32,11 @@ from lightning_core.parts.edge_cloud.placement.baselines import incremental, one
 from lightning_core.parts.edge_cloud.placement.planner import Solution
 
 PLAN, STAYS, ONE_PERIOD, INCREMENTAL = "plan", "plan, few moves", "one period", "incremental"
-# The paper's savings at a mean accuracy of 0.8, per cent, from its costs of $2.00, $2.27 and $2.60 (scenario A).
-PAPER = {ONE_PERIOD: 11.9, INCREMENTAL: 23.1}
+# The paper's savings at a mean accuracy of 0.8, per cent, as its text says (scenario A); its costs, in dollars, and the
+# savings that follow from those, 11.9 and 23.1.
+PAPER = {ONE_PERIOD: 9.5, INCREMENTAL: 21.7}
+PAPER_COSTS = {PLAN: 2.00, ONE_PERIOD: 2.27, INCREMENTAL: 2.60}
+PAPER_BY_COST = {rival: 100 * (1 - PAPER_COSTS[PLAN] / PAPER_COSTS[rival]) for rival in PAPER}
 PAPER_UNITS = {ONE_PERIOD: 6.4, INCREMENTAL: 12.6}
 TARGETS = (0.72, 0.75, 0.8, 0.85, 0.875, 0.89)
 # Relative gaps to the bound: small enough for comparisons with the baselines, and 0.1 % for timings.
@@ -101,7 +104,9 @@ def at_80(name: str, words: str, demands: Demands) -> Figures:
             key = rival.replace(" ", "_")
             figures |= {f"saved_{key}": saving, f"gpus_saved_{key}": fewer, f"moves_{key}": one.moves,
                         f"few_moves_saved_{key}": 100 * (1 - few.cost / one.cost)}  # fmt: skip
-        told = f"{PAPER[rival]:.1f}, {PAPER_UNITS[rival]:.1f}" if rival in PAPER else ""
+        told = ""
+        if rival in PAPER:
+            told = f"{PAPER[rival]:.1f} (by its costs {PAPER_BY_COST[rival]:.1f}), {PAPER_UNITS[rival]:.1f}"
         rows.append([rival, one.cost, one.accuracy, _v100(one), one.moves, len(one.unserved), saving, fewer, told])
     print(f"\nscenario {name}, {words}: minimum cost at a mean accuracy of at least 0.8")
     table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100 saved, %", "paper (A)"], rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.papers.finding import NO, YES, Finding, verdict
+from benchmarks.papers.printed import PRINTED_ROWS
 from benchmarks.papers.record import Record
 
 # Parts seen of LaiRA's figure 3, in per cent, and those at which data are scarce.
@@ -83,7 +84,7 @@ def _damping(record: Record) -> Finding:
         for kind, part in cases
     )
     printed, damped = (record("extrapolation", f"{name}_work") for name in ("dkf_undamped", "dkf"))
-    change, doubt = (record("core", f"papers_change{end}_LaiRA as printed") for end in ("", "_se"))
+    change, doubt = (record("core", f"papers_change{end}_{PRINTED_ROWS['LaiRA']}") for end in ("", "_se"))
     measured = (
         f"damped, the loss ahead is nearer at {nearer} of {len(cases)} parts seen, pure and mixed; median "
         f"\\|ln(forecast / truth)\\| of the work left {damped:.2f} damped, {printed:.2f} as printed; as printed "

@@ -10,6 +10,12 @@ from typing import NamedTuple
 
 # The papers' policies and their baselines, by the names of their tables.
 PAPERS = ("FIFO", "UA", "STF", "RR", "SH", "LRF", "ETF", "STA", "LARA", "LaiRA")
+# Rows of the papers' own policies with what is printed. Of LaiRA that is the look-ahead. Its slices (a plus in the law,
+# no cap) are another row, and its exploration stays ours: the paper does not say how long it is.
+PRINTED_ROWS = {"LARA": "LARA as printed", "LaiRA": "LaiRA, eq. 8 as printed"}
+SLICES_TOO = "LaiRA, eq. 8 and slices as printed"
+# Rows of the baselines that have tuned constants, with the defaults that users get.
+AT_DEFAULTS = {name: f"{name} at its defaults" for name in ("RR", "LRF", "ETF")}
 
 
 class PrintedBundle(NamedTuple):

@@ -10,12 +10,15 @@ import numpy as np
 from benchmarks.common import Figures, table
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.replay import Cell, Contender, play
-from benchmarks.papers.printed import PAPERS, rows
+from benchmarks.papers.printed import AT_DEFAULTS, PAPERS, PRINTED_ROWS, SLICES_TOO, rows
 from benchmarks.policies.standings import ceiling_fractions, error, gain, met, print_met
 
 # Bundles of the papers' tables: LARA's five jobs, LARA's and LaiRA's ten.
 CELLS = (Cell(5, True), Cell(10, False), Cell(10, True))
-PRINTED_ROWS = {"LARA": "LARA as printed", "LaiRA": "LaiRA as printed"}
+# Above every length that a slice reaches.
+NO_CAP = 10**6
+# The gains of LaiRA's slices here, subtracted; printed is a plus, and no size.
+PRINTED_GAINS = {"kp": 20.0, "kd": 5.0}
 
 
 def as_printed(contenders: Mapping[str, Contender]) -> dict[str, Contender]:
@@ -29,6 +32,40 @@ def as_printed(contenders: Mapping[str, Contender]) -> dict[str, Contender]:
         PRINTED_ROWS["LARA"]: replace(lara, arguments={**lara.arguments, "explore": 0, "explore_batches": 8000}),
         PRINTED_ROWS["LaiRA"]: replace(laira, arguments={**laira.arguments, "dkf": dkf}),
     }
+
+
+def with_constants(contenders: Mapping[str, Contender]) -> dict[str, Contender]:
+    """Return the baselines with their tuned constants and at their defaults, and LaiRA with and without printed slices.
+
+    LARA and LaiRA were tuned with the same number of trials (:mod:`benchmarks.policies.tune`), and kept their defaults.
+    """
+    found: dict[str, Contender] = {}
+    for name, at_defaults in AT_DEFAULTS.items():
+        tuned = contenders[name]
+        found |= {name: tuned, at_defaults: replace(tuned, arguments={}, estimator_arguments={})}
+    eq8 = as_printed(contenders)[PRINTED_ROWS["LaiRA"]]
+    gains = {gain: -default for gain, default in PRINTED_GAINS.items()}
+    slices = replace(eq8, arguments={**eq8.arguments, **gains, "max_units": NO_CAP})
+    return {**found, PRINTED_ROWS["LaiRA"]: eq8, SLICES_TOO: slices}
+
+
+def constants(pool: Sequence[Recording], bundles: int, contenders: Mapping[str, Contender]) -> Figures:
+    """Play bundles of the papers' sizes under :func:`with_constants`; print the jobs met and return their figures.
+
+    Args:
+        pool: Recordings.
+        bundles: Number of bundles of each size.
+        contenders: The papers' policies by row name.
+    """
+    results = play(pool, dict.fromkeys(CELLS, bundles), with_constants(contenders))
+    print("\nTuned and not, printed slices and not")
+    print_met(results)
+    figures: Figures = {"constants_bundles": float(bundles)}
+    for cell, played in results.items():
+        for name, some_played in played.items():
+            figures[f"constants_{name_of(cell)}_fraction_{name}"] = ceiling_fractions(results, name)[cell]
+            figures[f"constants_{name_of(cell)}_met_{name}"] = float(met(some_played).mean())
+    return figures
 
 
 def compare(pool: Sequence[Recording], bundles: int, contenders: Mapping[str, Contender], ours: str) -> Figures:

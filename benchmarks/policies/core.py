@@ -108,11 +108,12 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
 # Bundles of each size of the papers' tables.
 PAPERS_BUNDLES: Mapping[Size, int] = {"quick": 12, "default": 36, "full": 78}
 PARTS = (
-    "policies", "misbehaving", "papers", "variants", "costs", "sensitivity", "mismatches", "forecasts", "decisions",
+    "policies", "misbehaving", "papers", "constants", "variants", "costs", "sensitivity", "mismatches", "forecasts",
+    "decisions",
 )  # fmt: skip
 PARTS_OF: Mapping[Size, Sequence[str]] = {
     "quick": ("policies", "misbehaving"),
-    "default": ("policies", "misbehaving", "papers", "variants", "costs", "forecasts", "decisions"),
+    "default": ("policies", "misbehaving", "papers", "constants", "variants", "costs", "forecasts", "decisions"),
     "full": PARTS,
 }
 # Two rows more take longer.
@@ -154,6 +155,8 @@ def measure(
         figures |= _misbehaving(pool, cells, rows)
     if "papers" in parts:
         figures |= as_printed.compare(pool, PAPERS_BUNDLES[size], contenders(), OURS)
+    if "constants" in parts:
+        figures |= as_printed.constants(pool, PAPERS_BUNDLES[size], contenders())
     if "variants" in parts:
         figures |= variants.measure(pool, some, contenders()["LaiRA"])
     if "costs" in parts:

@@ -24,6 +24,8 @@ class TrainerMetrics:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
+        self.unlogged: Mapping[str, Any] = {}
+        """Metrics that nothing logs, as computed after the newest validation."""
 
     @property
     def has_validation(self) -> bool:
@@ -32,7 +34,13 @@ class TrainerMetrics:
 
     def computed(self) -> Mapping[str, Any]:
         """Return the newest value of each metric that Lightning has computed, in hooks that lie behind."""
-        return self._trainer._logger_connector._callback_metrics
+        logged = self._trainer._logger_connector._callback_metrics
+        return {**self.unlogged, **logged} if self.unlogged else logged
+
+    def is_logged(self, name: str) -> bool:
+        """Return whether a metric has been logged, here or in the stage in progress."""
+        results: Mapping[str, Any] = self._trainer._results or {}
+        return name in self.computed() or any(metric.meta.name == name for metric in results.values())
 
     def of_batch(self, name: str) -> Any:
         """Return the value that a batch has logged; if it has logged none, the newest computed one; None for none.

@@ -14,7 +14,7 @@ from lightning_core.core.durations import WallTime, When, parse_when, seconds_un
 from lightning_core.core.jobs import Beside, Job, OnHold, OnMiss, OnNan, OnRefused, as_beside
 from lightning_core.core.names import check_name
 from lightning_core.core.protocols import Client, DeviceLock
-from lightning_core.core.targets import Target, as_target
+from lightning_core.core.targets import STEP_LOSS, Target, as_target
 from lightning_core.variables import PREFIX, terms_of_company
 from lightning_core.view.console_lines import inform, logger
 
@@ -53,7 +53,13 @@ class Options:
 
     def same_on_all_ranks(self) -> list[object]:
         """Return what must be the same on all ranks of a training, as plain values."""
-        return [self.launched, self.keep_best is not False]
+        return [self.launched, self.keep_best is not False, self.metric]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that the target is about; empty for none, and for the loss of a batch."""
+        target = self.job.target
+        return target.observed if (target.observes or target.watches) and target.observed != STEP_LOSS else ""
 
 
 def read_on_refused(value: str) -> OnRefused:

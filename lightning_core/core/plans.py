@@ -62,6 +62,12 @@ class JobView:
         continues_late: Whether it continues after its deadline.
         quantum: Minimum fraction of a device that can be granted (one number); 1 where devices are granted whole.
 
+    The following is filled only for a policy that knows jobs by name
+    (:class:`~lightning_core.core.protocols.KnowsNames`), and empty otherwise:
+
+    Attributes:
+        name: Names of the jobs.
+
     The following are empty where all devices are alike. A policy does not see them: it plans the jobs of each kind as
     on a pool of its own (:mod:`lightning_core.scheduler.kinds.by_kind`), unless it has ``knows_kinds``
     (:class:`~lightning_core.core.protocols.KnowsKinds`). ``throughput``, ``work`` and ``quantiles`` are then those on
@@ -102,6 +108,7 @@ class JobView:
     fixed_size: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     continues_late: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     quantum: float = 1.0
+    name: ObjectArray = field(default_factory=_no_objects)
     kinds: tuple[int, ...] = ()
     kind: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     pace: FloatArray = field(default_factory=_no_floats)

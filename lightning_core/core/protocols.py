@@ -126,6 +126,13 @@ class KnowsKinds(Protocol):
 
 
 @runtime_checkable
+class KnowsNames(Protocol):
+    """A policy with arguments for single jobs; its view contains their names."""
+
+    knows_names: Literal[True]
+
+
+@runtime_checkable
 class Queues(Protocol):
     """A policy that serves jobs in an order that is known beforehand.
 

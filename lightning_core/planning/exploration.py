@@ -7,9 +7,12 @@ loss cells are the default.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray
+from lightning_core.core.arrays import BoolArray, IntArray
+from lightning_core.core.limits import shown
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.reasons import index
 from lightning_core.planning.sequencing import side_by_side
@@ -44,17 +47,22 @@ class Exploration:
 
     Args:
         cells: Loss cells that a job must show before it is judged (the exploration threshold H).
-        batches: Batches that it must have trained before, unless its work is known (H as printed).
+        batches: Batches that it must have trained before, unless its work is known (H as printed); or by the name of a
+            job (H_k), 0 for jobs that are not named.
 
     Raises:
-        ValueError: If a number is negative.
+        ValueError: If a number is negative or, of a job, not whole.
     """
 
-    def __init__(self, cells: int, batches: int = 0) -> None:
+    def __init__(self, cells: int, batches: int | Mapping[str, int] = 0) -> None:
         if cells < 0:
             raise ValueError(f"explore must be at least 0 cells, got {cells}")
-        if batches < 0:
-            raise ValueError(f"explore_batches must be at least 0 batches, got {batches}")
+        if not isinstance(batches, int | Mapping):
+            raise ValueError(f"explore_batches must be a number of batches, or one for each job, got {shown(batches)}")
+        for where, number in {"": batches}.items() if isinstance(batches, int) else batches.items():
+            of_job = f" of job {shown(where)}" if where else ""
+            if not isinstance(number, int) or number < 0:
+                raise ValueError(f"explore_batches{of_job} must be at least 0 batches, got {shown(number)}")
         self.cells, self.batches = cells, batches
 
     def plan(self, jobs: JobView, now: float) -> Plan | None:
@@ -63,7 +71,8 @@ class Exploration:
         # shown all those losses without a usable one must not block the others: it is judged as it is.
         unseen = np.isnan(jobs.work) | (~jobs.exact & (jobs.cells < self.cells))
         unexplored = unseen & may_show_more(jobs, self.cells)
-        short = ~jobs.exact & (jobs.batches < self.batches)
+        needed = self._batches(jobs)
+        short = ~jobs.exact & (jobs.batches < needed)
         unexplored |= short
         if not unexplored.any():
             return None
@@ -72,5 +81,11 @@ class Exploration:
         plan.numbers[:, 0] = jobs.cells
         plan.numbers[:, 1] = self.cells
         plan.codes[short] = plan.waiting[short] = index("explore_batches")
-        plan.numbers[short, 0], plan.numbers[short, 1] = jobs.batches[short], self.batches
+        plan.numbers[short, 0], plan.numbers[short, 1] = jobs.batches[short], needed[short]
         return plan
+
+    def _batches(self, jobs: JobView) -> IntArray:
+        """Return the batches that each job must have trained before it is judged, shape ``(n,)``."""
+        if isinstance(self.batches, int):
+            return np.full(len(jobs), self.batches)
+        return np.array([self.batches.get(name, 0) for name in jobs.name], np.int64)

@@ -19,6 +19,7 @@ follows:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -43,7 +44,8 @@ class Lara(Stateful):
             ``"edf"``: one after another by deadline, so that each ends as early as it can and all slack is kept. A job
             of several devices cannot have a share of them: while one is kept, the order is ``"edf"``.
         explore: Loss cells that a job must show before it is judged, for the exploration threshold H.
-        explore_batches: Batches that it must train before, as printed; 0 for none.
+        explore_batches: Batches that it must train before, as printed; 0 for none. Or a number for each job by its
+            name, the printed H_k: ``{vit: 8000, cnn: 2000}``, none for jobs that are not named.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -51,11 +53,13 @@ class Lara(Stateful):
 
     estimator = "weighted"
 
-    def __init__(self, order: Order = "share", explore: int = 10, explore_batches: int = 0) -> None:
+    def __init__(self, order: Order = "share", explore: int = 10, explore_batches: int | Mapping[str, int] = 0) -> None:
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
         self.order = order
         self._exploration = Exploration(explore, explore_batches)
+        if not isinstance(explore_batches, int):
+            self.knows_names = True
 
     def plan(self, jobs: JobView, now: float) -> Plan:
         plan = self._exploration.plan(jobs, now)

@@ -27,7 +27,12 @@ THROUGHPUT_ERROR, USER_ERROR = (np.exp(spread * NORMAL) for spread in (0.05, 0.5
 
 
 def forecast(
-    round: Round, curves: AboveFloor, rates: KindRates | None = None, *, chooses_sizes: bool = False
+    round: Round,
+    curves: AboveFloor,
+    rates: KindRates | None = None,
+    *,
+    chooses_sizes: bool = False,
+    knows_names: bool = False,
 ) -> JobView:
     """Return the jobs of a round as the policy sees them.
 
@@ -37,6 +42,7 @@ def forecast(
         rates: How fast kinds of trainings are on kinds of devices; None where all devices are alike.
         chooses_sizes: Whether the policy chooses how many devices each job trains on. Work is then counted on the
             number of devices on which the job is fastest.
+        knows_names: Whether the policy has arguments for single jobs.
     """
     table, settings, rows, now = round.table, round.settings, round.rows, round.now
     exact, goal, ends_at = table.exact[rows], table.goal[rows], table.ends_at[rows]
@@ -57,6 +63,8 @@ def forecast(
         throughput = np.array([speed.throughput(n) for speed, n in zip(speedups, sizes.tolist(), strict=True)])
     else:
         throughput = _throughput(table, rows)
+    if knows_names:
+        more["name"] = np.array([table.jobs[row].name for row in rows.tolist()], np.object_)
     if rates is not None and round.pool.differ:
         found = on_kinds(round, rates, throughput, table.size[rows] if sizes is None else sizes, speedups)
         throughput, more = found.throughput, more | {"resize_seconds": resize_costs(round)} | found.columns

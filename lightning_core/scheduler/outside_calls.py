@@ -205,6 +205,10 @@ class _Sizing:
     chooses_sizes: ClassVar[Literal[True]] = True
 
 
+class _Naming:
+    knows_names: ClassVar[Literal[True]] = True
+
+
 class _Looking:
     @property
     def banks(self: Any) -> Sequence[Any]:
@@ -420,7 +424,7 @@ def guarded_estimator(inner: Estimator, name: str, calls: OutsideCalls, instead:
 
 
 # The protocols that a part may also have, by a method of each: its guard has those that it has.
-_ALSO = {"keep": _Keeping, "chooses_sizes": _Sizing, "banks": _Looking, "schedule": _Scheduled,
+_ALSO = {"keep": _Keeping, "chooses_sizes": _Sizing, "knows_names": _Naming, "banks": _Looking, "schedule": _Scheduled,
          "history_share": _WithHistory}  # fmt: skip
 
 

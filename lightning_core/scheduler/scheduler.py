@@ -236,7 +236,9 @@ class Scheduler:
             self._next_round = None
             return
         state.answers += check_stalls(this)
-        view = forecast(this, state.curves, state.rates, chooses_sizes=state.chooses_sizes)
+        view = forecast(
+            this, state.curves, state.rates, chooses_sizes=state.chooses_sizes, knows_names=state.knows_names
+        )
         plan, caps = state.plan(this, view)
         allocation = allocate(this, plan, caps, state.rates)
         companies = state.forming.form(this, plan, view, allocation.share, allocation.homes, allocation.memory, caps)

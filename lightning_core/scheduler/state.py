@@ -25,6 +25,7 @@ from lightning_core.core.protocols import (
     Estimator,
     KeepsRows,
     KnowsKinds,
+    KnowsNames,
     KnowsSchedule,
     LooksAtCurves,
     Policy,
@@ -86,6 +87,7 @@ class SchedulerState:
         self.curves = AboveFloor(settings.make_estimator if is_own else self._guarded_estimator)
         self._looks_at_curves = isinstance(self.policy, LooksAtCurves)
         self.chooses_sizes = isinstance(self.policy, ChoosesSizes)
+        self.knows_names = isinstance(self.policy, KnowsNames)
         self.table = JobTable(settings.window)
         divider = self._divider()
         self.division = None if divider is None else Division(divider, self.policy, self.table)

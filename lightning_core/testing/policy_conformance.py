@@ -141,6 +141,7 @@ def _random_view(draw: np.random.Generator, n: int, devices: int) -> JobView:
         fixed_size=draw.choice([0, 0, 0, 1, devices], n),
         continues_late=draw.random(n) < 0.5,
         quantum=float(draw.choice([1.0, 0.05])),
+        name=np.array([f"job-{k}" for k in range(n)], np.object_),
     )
 
 
@@ -157,8 +158,8 @@ def _random_speedup(draw: np.random.Generator, devices: int) -> SpeedUp:
 
 
 def _columns(jobs: JobView) -> list[np.ndarray]:
-    """Return copies of all numeric columns; speed-ups are objects."""
-    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if not f.name.startswith("speedup")]
+    """Return copies of all numeric columns; names and speed-ups are objects."""
+    return [np.copy(getattr(jobs, f.name)) for f in fields(jobs) if not f.name.startswith(("name", "speedup"))]
 
 
 def _same(one: Plan, other: Plan) -> bool:

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks import results
+from benchmarks import labels, results
+from benchmarks.clusters import placement
 from benchmarks.curves.replay import Cell, Played
 from benchmarks.papers import on_estimators, on_policies
 from benchmarks.papers.finding import NO, YES, verdict
 from benchmarks.papers.papers_page import HEADING, section
-from benchmarks.papers.printed import PAPERS, PRINTED, rows
+from benchmarks.papers.printed import AT_DEFAULTS, PAPERS, PRINTED, PRINTED_ROWS, SLICES_TOO, rows
 from benchmarks.papers.record import MissingFigureError, Record
-from benchmarks.policies.as_printed import PRINTED_ROWS, as_printed, name_of
+from benchmarks.policies.as_printed import as_printed, name_of, with_constants
 from benchmarks.policies.core import contenders
 from benchmarks.policies.evening import measure
 from benchmarks.policies.variants import ABLATIONS, WHOLE, ablate, variants
+from lightning_core.policies.laira import Laira
 from lightning_core.simulation.replications import Experiment
 
 
@@ -96,11 +98,26 @@ def test_policies_as_printed_differ_from_ours_in_what_the_papers_print() -> None
     known = contenders()
     printed = as_printed(known)
     assert printed.keys() == set(PRINTED_ROWS.values())
-    lara, laira = printed["LARA as printed"], printed["LaiRA as printed"]
+    lara, laira = printed["LARA as printed"], printed["LaiRA, eq. 8 as printed"]
     assert (lara.policy, lara.arguments["explore"], lara.arguments["explore_batches"]) == ("lara", 0, 8000)
     assert (laira.policy, laira.arguments["dkf"]["damping"]) == ("laira", None)
     for one in (lara, laira):
         assert one.settings(10).policy == one.policy  # their arguments are checked
+
+
+def test_baselines_are_played_at_their_defaults_too_and_laira_with_printed_slices() -> None:
+    found = with_constants(contenders())
+    for name, at_defaults in AT_DEFAULTS.items():
+        tuned, usual = found[name], found[at_defaults]
+        assert tuned.arguments or tuned.estimator_arguments
+        assert (usual.policy, usual.arguments, usual.estimator_arguments) == (tuned.policy, {}, {})
+    slices = found[SLICES_TOO]
+    assert slices.settings(10).policy == "laira"  # its arguments are checked
+    law = Laira(**slices.arguments)._law
+    assert (law.kp, law.kd, law.max_units) == (-20.0, -5.0, 10**6)
+    ours = Laira()._law
+    assert (ours.kp, ours.kd) == (20.0, 5.0), "the printed sign, with the default's size"
+    assert slices.arguments["dkf"]["damping"] is None
 
 
 def test_the_worth_of_a_part_is_what_is_met_more_with_it() -> None:
@@ -128,3 +145,12 @@ def test_the_evening_is_played_in_both_orders(monkeypatch: pytest.MonkeyPatch) -
     assert figures["met_file_edf"] == figures["met_random_edf"] == 3.0
     assert figures["ceiling_file"] == figures["ceiling_random"] == 6.0
     assert all(isinstance(figure, float | int) and math.isfinite(figure) for figure in figures.values())
+
+
+def test_the_savings_of_edge_and_cloud_are_the_paper_s_own_and_those_of_its_costs() -> None:
+    shown = {name: f"{saved:.1f} %" for name, saved in placement.PAPER_BY_COST.items()}
+    assert shown == {placement.ONE_PERIOD: "11.9 %", placement.INCREMENTAL: "23.1 %"}
+    label = next(value for figure, _, value in labels.PLANS if figure == "saved")
+    own, by_cost = ("; ".join(f"{part:g} %" for part in parts) for parts in ((9.5, 21.7), (11.9, 23.1)))
+    assert f"(the paper's text: {own}; its costs: {by_cost})" in label
+    assert list(placement.PAPER.values()) == [9.5, 21.7]

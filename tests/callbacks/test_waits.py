@@ -60,6 +60,7 @@ CALLS = {
     "lightning_core/node/suspender_client.py": {"__init__:connect": MOVE, "ask:recv": MOVE},
     "lightning_core/agent/steering/ranks.py": {
         "_tell:all_gather": RANKS, "agree:broadcast": RANKS, "agree:synchronize": RANKS, "told:broadcast": RANKS,
+        "common:all_reduce": RANKS,
     },
     "lightning_core/agent/steering/roll_call.py": {"all_ranks_begin:wait": OTHERS},
     "lightning_core/integrations/loop_training.py": {"begin:wait_for_start": BELOW},

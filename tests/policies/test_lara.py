@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, nan
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.core.answers import Grant
+from lightning_core.core.events import Cell, Report, Submit, Tick
+from lightning_core.core.jobs import Job
 from lightning_core.core.protocols import Policy
 from lightning_core.core.reasons import CODES, Reason, index
+from lightning_core.core.targets import LossTarget
 from lightning_core.policies import EasiestFirst, Lara, LeastResourcesFirst
 from lightning_core.policies.lara import stick_breaking
+from lightning_core.scheduler.scheduler import Scheduler
+from lightning_core.scheduler.settings import Settings
 from tests.views import view
 
 
@@ -38,6 +45,47 @@ def test_the_printed_exploration_counts_batches() -> None:
     assert Lara(explore=3, explore_batches=79).plan(jobs, 0.0).share.min() > 0
     with pytest.raises(ValueError, match="explore_batches must be at least 0 batches, got -1"):
         Lara(explore_batches=-1)
+
+
+@pytest.mark.parametrize("kinds", [False, True])
+def test_each_job_has_a_printed_threshold_of_its_own_in_a_pool(kinds: bool) -> None:
+    """H_k: the scheduler tells the policy the names; where devices differ, too."""
+    terms = {"explore": 0, "explore_batches": {"vit": 80, "cnn": 20}}
+    devices: dict[str, Any] = {"devices": 2, "locations": ("a", "b")} if kinds else {"devices": 1}
+    scheduler = Scheduler(Settings(policy="lara", policy_args=terms, **devices))
+    names = ("vit", "cnn", "other")
+    jobs = tuple(Job(name, 1e6, LossTarget("loss", 1e-6)) for name in names)
+    scheduler.handle(Submit(jobs), 0.0)
+    explored: dict[str, list[str]] = {name: [] for name in names}
+    shares: dict[str, float] = {}
+    for step in range(1, 10):
+        for name in names:
+            cells = tuple(Cell(number, 10 * number, 1.0 / number) for number in range(1, step + 1))
+            scheduler.handle(Report(name, 1, step, 0, 10 * step, float(step), cells), 10.0 * step)
+        for answer in scheduler.handle(Tick(), 10.0 * step + 5):
+            if isinstance(answer, Grant):
+                shares[answer.job] = answer.share
+                if answer.reason.code == "explore_batches":
+                    explored[answer.job].append(str(answer.reason))
+        if step == 5 and not kinds:
+            assert shares == {"vit": 1.0, "cnn": 0.0, "other": 0.0}, "only vit is yet to be explored"
+    assert all(words.endswith("of 80 batches trained") for words in explored["vit"])
+    assert explored["vit"]
+    assert explored["cnn"] == ["being explored: 10 of 20 batches trained"]
+    assert explored["other"] == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ({"vit": -1}, "explore_batches of job 'vit' must be at least 0 batches, got -1"),
+        ({"vit": "8000"}, "explore_batches of job 'vit' must be at least 0 batches, got '8000'"),
+        (80.5, "explore_batches must be a number of batches, or one for each job, got 80.5"),
+    ],
+)
+def test_wrong_thresholds_of_jobs_are_refused(batches: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Lara(explore_batches=batches)
 
 
 def test_jobs_of_several_devices_are_explored_one_after_the_other() -> None:

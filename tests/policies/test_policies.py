@@ -43,6 +43,7 @@ MEMBERS: dict[str, Callable[[], Policy]] = {
     "lrf-data": lambda: LeastResourcesFirst(count="data"),
     "etf-data": lambda: EasiestFirst(count="data"),
     "lara-edf": lambda: Lara(order="edf"),
+    "lara-own-thresholds": lambda: Lara(explore=0, explore_batches={"job-0": 2500, "job-2": 10}),
     "sta": lambda: Laira(look_ahead=False),
     "laira-no-ucb": lambda: Laira(ucb=False),
     "laira-no-pd": lambda: Laira(pd=False),

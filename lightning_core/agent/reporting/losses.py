@@ -82,6 +82,10 @@ class Losses:
         """Read the target's number after a validation or an epoch; see :meth:`TargetReader.read_evaluation`."""
         return self._reader.read_evaluation(stage, batches)
 
+    def expect(self, stage: Stage) -> None:
+        """Note that a stage has a number; see :meth:`TargetReader.expect`."""
+        self._reader.expect(stage)
+
     def complaint(self) -> str | None:
         """Return what is wrong after an epoch, once; see :meth:`TargetReader.complaint`."""
         return self._reader.complaint()

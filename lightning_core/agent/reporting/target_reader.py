@@ -137,6 +137,11 @@ class TargetReader:
         self._meter.add_evaluation(number, batches)
         return None
 
+    def expect(self, stage: Stage) -> None:
+        """Note that a stage has a number, whether it could be computed this time or not."""
+        self._seen = self._seen or not self.evaluated_in
+        self.evaluated_in = self.evaluated_in or stage
+
     def complaint(self) -> str | None:
         """Return what is wrong after an epoch, once: the number was never logged, or not as the target requires."""
         if self._times > 1 and self._seen and not self.evaluated:

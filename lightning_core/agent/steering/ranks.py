@@ -177,6 +177,17 @@ class Ranks:
         self._torch.distributed.broadcast(tensor, 0)
         return [bool(flag) for flag in tensor.tolist()]
 
+    def common(self, number: int) -> int:
+        """Return the number that all ranks have, -1 if they differ; all ranks must call it in the same hook.
+
+        Args:
+            number: Number of this rank, -1 or more.
+        """
+        ends = self._torch.tensor([number, -number], dtype=self._torch.int64, device=self._tensor.device)
+        self._torch.distributed.all_reduce(ends, self._torch.distributed.ReduceOp.MAX)
+        largest, least = ends.tolist()
+        return int(largest) if largest == -least else -1
+
     def _tell(self, memory: RankMemory) -> None:
         own = self._torch.tensor(memory.own(), dtype=self._torch.int64, device=self._tensor.device)
         all_uses = [self._torch.empty_like(own) for _ in range(self._torch.distributed.get_world_size())]

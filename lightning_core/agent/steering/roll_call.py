@@ -20,7 +20,7 @@ from lightning_core.view.console_lines import logger
 log = logger(__name__)
 
 # Counts the changes of what ranks send each other.
-PROTOCOL = 1
+PROTOCOL = 2
 # Seconds that a rank waits for another one where no barrier follows.
 PATIENCE = 60.0
 # Numbers of the roll calls of plain loops in this process, which all ranks count alike.

@@ -50,6 +50,12 @@ def is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_metric(value: object) -> bool:
+    """Return whether a value is a metric of torchmetrics, if the training has imported that."""
+    torchmetrics = sys.modules.get("torchmetrics")
+    return torchmetrics is not None and isinstance(value, torchmetrics.Metric)
+
+
 def gpu_of(device: TrainingDevice) -> str:
     """Return the UUID of a GPU, as NVML and the pool have it: its number may mean another GPU in another process.
 

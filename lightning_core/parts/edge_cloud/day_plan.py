@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.core.control.wall_clock import MAX_WALL
 from lightning_core.core.limits import (
@@ -34,6 +34,8 @@ MIN_PERIOD_SECONDS = 1.0
 # Price of a move within a period, relative to the planned cost of the task for a window. A task that moves is away for
 # some seconds, in a surge of some minutes at least.
 MOVE_PRICE = 0.1
+# A step of the predictor: a quarter of an hour, as published.
+STEP_SECONDS = 900.0
 # Where tasks train that do not train at a node.
 CLOUD = "cloud"
 
@@ -126,6 +128,13 @@ class PlanTerms(NamedTuple):
     """Most tasks that may move at a time within a period."""
     move_price: float = MOVE_PRICE
     """Price of a move within a period, relative to the planned cost of the task for a window."""
+    reconfigure: Literal["replan", "heuristic"] = "replan"
+    """How a period changes for more than was planned: planned anew, or the published heuristic, task by task."""
+    forecast: Literal["", "persistence", "autoregression", "trend"] = ""
+    """What forecasts the next steps from the demand that is told, for which the period is changed ahead; empty for
+    none."""
+    step: float = STEP_SECONDS
+    """Seconds of a step."""
 
 
 class DayPlan(NamedTuple):
@@ -257,6 +266,8 @@ def _check_numbers(plan: DayPlan) -> None:
     for name, number in at_least_0.items():
         if not 0 <= number <= MAX_FACTOR:
             raise ValueError(f"{name} must be 0 to {MAX_FACTOR:,.0f}, got {shown(number)}")
+    if not MIN_PERIOD_SECONDS <= terms.step <= MAX_SECONDS:
+        raise ValueError(f"step must be {MIN_PERIOD_SECONDS:g} to {MAX_SECONDS:.0f} seconds, got {shown(terms.step)}")
     if not 0 <= terms.moves <= MAX_COUNT:
         raise ValueError(f"moves must be 0 to {MAX_COUNT:,}, got {shown(terms.moves)}")
 

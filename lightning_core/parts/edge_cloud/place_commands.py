@@ -65,13 +65,6 @@ def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     add_limits(played)
     played.add_argument(
-        "--reconfigure",
-        choices=("replan", "heuristic"),
-        default="replan",
-        help="reaction to more arrivals: replan with moves weighed, as in a pool (default), or "
-        "by the published heuristic, one task at a time",
-    )
-    played.add_argument(
         "--picture", type=new_file, metavar="FILE", help="draw the load of each location: PNG, SVG or PDF"
     )
     played.add_argument("--json", type=new_file, metavar="FILE", help="also write the table to this file")

@@ -6,7 +6,11 @@ location and number of devices the plan requests. A GPU of the plan is a device.
 is held, and its memory freed. A task that moves saves, leaves and resumes, as with any other change of devices.
 
 If more arrives than planned, and tasks have no room to grow, the period is replanned here, with each move weighed
-(:mod:`lightning_core.parts.edge_cloud.placement.replanner`).
+(:mod:`lightning_core.parts.edge_cloud.placement.replanner`), or changed by the published heuristic if the plan says so.
+
+If the plan says which forecaster to use, the demand of each step is noted as it was told, the next steps are forecast,
+and the period is changed for the most that is forecast in them (the published predictor and reconfiguration, as one
+loop).
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.core.validation import made
 from lightning_core.parts.edge_cloud.day_plan import DayPlan, DemandSeen, PlanEvent, PlanGiven
+from lightning_core.parts.edge_cloud.placement import RECONFIGURERS
 from lightning_core.parts.edge_cloud.placement.demands import Choice
 from lightning_core.parts.edge_cloud.placement.plan import Task, TaskPlacement
-from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits
-from lightning_core.parts.edge_cloud.placement.replanner import Replanner
+from lightning_core.parts.edge_cloud.placement.predictor import MAX_SEEN, PREDICTORS, highest_ahead, keep_newest
+from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
 from lightning_core.parts.edge_cloud.plan_data import placement_of
 
 PLAN = Asker("plan")
@@ -69,28 +74,35 @@ class PlacementController:
         self._now = 0.0
         self._rates: dict[str, float] = {}
         self._turn: int | None = None  # the period that has begun, counted on where the plan repeats
-        self._stands: Replanner | None = None
+        self._stands: Reconfigurer | None = None
         self._asked: dict[str, Ask] = {}  # also of jobs that are not there yet
         self._short: dict[str, str] = {}  # why a job has fewer devices than arrives for
+        self._step: int | None = None  # the step in progress, counted from the plan's beginning, where it forecasts
+        self._seen: dict[str, list[float]] = {}  # what arrived in the steps before, by job of the plan
+        self._foreseen: dict[str, float] = {}  # the most that is forecast for the next steps
 
     def handle(self, event: Event | PlanEvent, now: float, pool: PoolView) -> Sequence[Ask]:
         self._now = now
         names: Collection[str] = {job.name: None for job in event.jobs} if isinstance(event, Submit) else ()
         if isinstance(event, WallClock):
             self._ahead = event.seconds + event.utc_offset - now
+        has_stepped = self._note_steps(now)
         is_news = isinstance(event, PlanEvent) and self.changes(event, pool)
         if is_news and isinstance(event, PlanGiven):
             self._give(event.plan)
         if is_news and isinstance(event, DemandSeen):
             self._rates |= dict(event.rates)
         turn = self._turn_at(now)
-        if is_news or turn != self._turn:
+        if is_news or has_stepped or turn != self._turn:
             before = dict(self._asked)
             if turn != self._turn or isinstance(event, PlanGiven):
                 self._begin(turn)
+            if has_stepped:
+                self._look_ahead(now)
             self._serve()
             every = dict.fromkeys([*before, *self._asked, *names])
             names = [name for name in every if name in names or before.get(name) != self._asked.get(name)]
+        self._step = self._step_at(now)
         asks = (self._asked.get(name, Ask(name, PLAN)) for name in names)
         return [ask for ask in asks if pool.is_active(ask.job)]
 
@@ -98,7 +110,8 @@ class PlacementController:
         if self._plan is None or (begins := self._begins()) is None:
             return None
         if self._turn is not None:
-            return begins + (self._turn + 1) * self._plan.length
+            edge = begins + (self._turn + 1) * self._plan.length
+            return edge if self._step is None else min(edge, begins + (self._step + 1) * self._plan.terms.step)
         return begins if begins > self._now else None
 
     def check(self, event: PlanEvent, pool: PoolView) -> None:
@@ -140,6 +153,7 @@ class PlacementController:
         """Return a description of the current plan as JSON values; None if there is none."""
         if self._plan is None:
             return None
+        foreseen = {"foreseen": dict(self._foreseen)} if self._plan.terms.forecast else {}
         return {
             "period": None if self._turn is None else self._plan.periods[self._turn % len(self._plan.periods)],
             "next": self.wakeup(),
@@ -147,6 +161,7 @@ class PlacementController:
                 name: [ask.hold, ask.location, ask.devices, str(ask.reason)] for name, ask in self._asked.items()
             },
             "short": dict(self._short),
+            **foreseen,
         }
 
     def state(self) -> dict[str, Any]:
@@ -159,6 +174,7 @@ class PlacementController:
             "stands": None if self._stands is None else self._stands.state(),
             "asked": [encode_event(ask) for ask in self._asked.values()],
             "short": dict(self._short),
+            **({"steps": [self._step, self._seen, self._foreseen]} if self._seen or self._step is not None else {}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -172,16 +188,23 @@ class PlacementController:
             asked = [ask for text in state["asked"] if isinstance(ask := decode_event(text), Ask)]
             self._asked = {ask.job: ask for ask in asked}
             self._short = dict(state["short"])
+            self._step, seen, foreseen = state.get("steps", (None, {}, {}))
+            self._seen, self._foreseen = {name: list(series) for name, series in seen.items()}, dict(foreseen)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise StateError(f"not the state of a plan: {type(error).__name__}: {error}") from None
 
     def _give(self, plan: DayPlan | None) -> None:
+        known = self._plan
         self._plan, self._placement, self._limits, self._tasks = plan, None, ReconfigurationLimits(), {}
         if plan is not None:
             self._placement, self._limits = placement_of(plan)
             self._tasks = {Task(task.job, task.number): task.name for task in plan.tasks}
         jobs = {} if self._placement is None else self._placement.demands.jobs
         self._rates = {name: rate for name, rate in self._rates.items() if name in jobs}
+        # Steps of another length are another series.
+        same = known is not None and plan is not None and known.terms.step == plan.terms.step
+        self._seen = {name: series for name, series in self._seen.items() if same and name in jobs}
+        self._step, self._foreseen = None, {}
 
     def _begins(self) -> float | None:
         """Return when the first period begins, in scheduler time; None while that is not known."""
@@ -194,14 +217,39 @@ class PlacementController:
         """Return the period that has begun by now; None if there is none."""
         if self._plan is None or (begins := self._begins()) is None:
             return None
-        length, terms = self._plan.length, self._plan.terms
-        turn = math.floor((now - begins) / length)
-        # The same sum as in wakeup(): the division may round to the other side of an edge.
-        while begins + (turn + 1) * length <= now:
-            turn += 1
-        while begins + turn * length > now:
-            turn -= 1
-        return turn if terms.cycle or 0 <= turn < len(self._plan.periods) else None
+        turn = _number_at(now, begins, self._plan.length)
+        return turn if self._plan.terms.cycle or 0 <= turn < len(self._plan.periods) else None
+
+    def _step_at(self, now: float) -> int | None:
+        """Return the step that has begun by now, if the plan forecasts and a period has begun; else None."""
+        if self._plan is None or not self._plan.terms.forecast or self._turn is None:
+            return None
+        begins = self._begins()
+        return None if begins is None else _number_at(now, begins, self._plan.terms.step)
+
+    def _note_steps(self, now: float) -> bool:
+        """Note the demand of the steps that have ended, as it was told last in them; return whether one has."""
+        step = self._step_at(now)
+        if step is None or self._step is None or step <= self._step or self._placement is None:
+            return False
+        ended = min(step - self._step, MAX_SEEN)
+        for name, job in self._placement.demands.jobs.items():
+            series = self._seen.setdefault(name, [])
+            series += [self._rates.get(name, job.rate)] * ended
+            keep_newest(series)
+        return True
+
+    def _look_ahead(self, now: float) -> None:
+        """Forecast the next steps, as far as they are in this period."""
+        self._foreseen = {}
+        if self._plan is None or self._turn is None or (begins := self._begins()) is None:
+            return
+        if not self._plan.terms.forecast:
+            return
+        terms, ends = self._plan.terms, begins + (self._turn + 1) * self._plan.length
+        steps = math.ceil((ends - now) / terms.step)
+        for name, series in self._seen.items():
+            self._foreseen[name] = highest_ahead(PREDICTORS[terms.forecast], series, steps)
 
     def _begin(self, turn: int | None) -> None:
         """Begin a period: send every job where the plan has it; without a period, ask for nothing any more."""
@@ -210,7 +258,7 @@ class PlacementController:
             return
         period = turn % len(self._plan.periods)
         name = self._plan.periods[period]
-        self._stands = Replanner(self._placement, period, self._limits)
+        self._stands = RECONFIGURERS[self._plan.terms.reconfigure](self._placement, period, self._limits)
         for task, job in self._tasks.items():
             if (choice := self._stands.now.get(task)) is not None:
                 self._asked[job] = _sent(job, choice, Reason("part", text=f"planned for {name}"))
@@ -220,15 +268,31 @@ class PlacementController:
 
     def _serve(self) -> None:
         """Change the period for the arrivals."""
-        if self._stands is None or not self._rates:
+        if self._stands is None or not (self._rates or self._foreseen):
             return
         jobs, self._short = self._stands.demands.jobs, {}
-        for change in self._stands.serve({name: max(rate, jobs[name].rate) for name, rate in self._rates.items()}):
-            job = self._tasks[change.task]
+        told = {name: max(self._rates.get(name, 0.0), jobs[name].rate) for name in {**self._rates, **self._foreseen}}
+        wanted = {name: max(rate, self._foreseen.get(name, 0.0)) for name, rate in told.items()}
+        for change in self._stands.serve(wanted):
+            job, name = self._tasks[change.task], change.task.job
+            words = change.reason
+            if name in wanted and wanted[name] > told[name]:
+                words += f"; {wanted[name]:.3g} samples/s are forecast"
             if change.after != change.before:
-                self._asked[job] = _sent(job, change.after, Reason("part", text=change.reason))
+                self._asked[job] = _sent(job, change.after, Reason("part", text=words))
             if change.kind in ("left", "partly"):
-                self._short[job] = change.reason
+                self._short[job] = words
+
+
+def _number_at(now: float, begins: float, length: float) -> int:
+    """Return which of the stretches of some length, counted from a beginning, has begun by now."""
+    number = math.floor((now - begins) / length)
+    # The same sum as in wakeup(): the division may round to the other side of an edge.
+    while begins + (number + 1) * length <= now:
+        number += 1
+    while begins + number * length > now:
+        number -= 1
+    return number
 
 
 def _sent(job: str, choice: Choice, reason: Reason) -> Ask:

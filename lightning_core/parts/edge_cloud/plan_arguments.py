@@ -38,7 +38,7 @@ def add_plan(made: argparse.ArgumentParser) -> None:
 
 
 def add_limits(made: argparse.ArgumentParser) -> None:
-    """Add limit and price of a move within a period."""
+    """Add limit and price of a move within a period, and how the period is changed."""
     made.add_argument(
         "--max-extra-cost",
         type=float,
@@ -52,6 +52,13 @@ def add_limits(made: argparse.ArgumentParser) -> None:
         default=MOVE_PRICE,
         metavar="FRACTION",
         help=f"price of a move within a period, relative to the task's planned cost (default {MOVE_PRICE:g})",
+    )
+    made.add_argument(
+        "--reconfigure",
+        choices=("replan", "heuristic"),
+        default="replan",
+        help="reaction to more arrivals: replan with moves weighed (default), or by the published heuristic, one task "
+        "at a time",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.durations import WallTime, format_duration, parse_duration, parse_when
 from lightning_core.core.events import PartEvent
 from lightning_core.core.limits import MAX_COUNT, shown
+from lightning_core.core.names import listed
 from lightning_core.parts.edge_cloud.day_plan import CLOUD, DayPlan, DemandSeen, PlanGiven
 from lightning_core.parts.edge_cloud.plan_arguments import add_limits, add_plan, solve
 from lightning_core.pool import Pool
@@ -22,7 +24,7 @@ from lightning_core.view.tables import print_table
 from lightning_core.view.text import clean
 
 if TYPE_CHECKING:
-    from lightning_core.parts.edge_cloud.placement import TaskPlacement
+    from lightning_core.parts.edge_cloud.placement import Demands, TaskPlacement
 
 Asked = Mapping[str, Sequence[Any]]
 """By job, what the plan asks of it: whether it is held, location, devices, reason."""
@@ -41,6 +43,16 @@ def add_commands(commands: Any) -> None:
     )
     apply.add_argument("--begins", metavar="WHEN", help=begins)
     add_limits(apply)
+    level = (
+        "level of the file at which the jobs train, as their configs say; the plan is made with it alone (needed where "
+        "the file has several)"
+    )
+    foreseen = (
+        "forecast the demand that the pool is told, and change the period for the next steps (default: no forecast)"
+    )
+    apply.add_argument("--forecast", choices=("persistence", "autoregression", "trend"), default="", help=foreseen)
+    apply.add_argument("--step", default="15m", metavar="TIME", help="length of a step of the forecasts (default 15m)")
+    apply.add_argument("--level", metavar="NAME", help=level)
     most = "most tasks that may move at a time within a period (default: any number)"
     apply.add_argument("--max-moves", type=whole_number(0, MAX_COUNT), default=MAX_COUNT, metavar="N", help=most)
     description = (
@@ -65,15 +77,25 @@ def _apply(arguments: argparse.Namespace) -> int:
         length = parse_duration(arguments.period)
     except ValueError as error:
         raise ValueError(f"--period: {error}") from None
+    try:
+        step = parse_duration(arguments.step)
+    except ValueError as error:
+        raise ValueError(f"--step: {error}") from None
     begins = read_begin(arguments.begins)
     limits = ReconfigurationLimits(arguments.max_extra_cost, arguments.max_moves, arguments.move_price)
-    demands = read_demands(arguments.demands)
+    demands = at_level(read_demands(arguments.demands), arguments.level)
     with Pool.connect(arguments.pool) as pool:
         locations = pool.settings.locations
         placement = solve(arguments, demands).placement
-        plan = plan_of(placement, length, begins, on_wall=True, limits=limits)
+        plan = plan_of(
+            placement, length, begins, on_wall=True, limits=limits, reconfigure=arguments.reconfigure,
+            forecast=arguments.forecast, step=step,
+        )  # fmt: skip
         before, jobs = _asked(pool), pool.jobs()
         pool.client.event(PartEvent.of(PlanGiven(plan)))
+        if arguments.level is not None:
+            print(f"note: planned at {clean(arguments.level)}, at which the configs of all jobs must train: "
+                  "the plan does not set their precision")  # fmt: skip
         for line in _lacks(plan, placement, locations):
             print(f"note: {clean(line)}")
         _show(pool, before, jobs)
@@ -97,6 +119,24 @@ def _end(arguments: argparse.Namespace) -> int:
     print(f"the plan has ended: {len(before)} jobs are left to the policy, {held} of them were held" if before else
           "no plan stood")  # fmt: skip
     return EXIT_MET
+
+
+def at_level(demands: Demands, name: str | None) -> Demands:
+    """Return demands that are served at one level: a pool's jobs train at the precision that their configs say.
+
+    Args:
+        demands: The demands.
+        name: Name of the level; None for the only one.
+
+    Raises:
+        ValueError: If there is no such level, or none is named of several.
+    """
+    levels = listed(demands.levels)
+    if name is None and len(demands.levels) > 1:
+        raise ValueError(f"--level must be the level at which the jobs train, one of {levels}: a plan does not set it")
+    if name is not None and name not in demands.levels:
+        raise ValueError(f"--level must be one of {levels}, got {shown(name)}")
+    return demands if name is None else replace(demands, levels={name: demands.levels[name]})
 
 
 def read_begin(text: str | None) -> float:

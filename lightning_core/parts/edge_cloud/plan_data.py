@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Literal
 
 from lightning_core.core.limits import shown
 from lightning_core.core.names import listed
 from lightning_core.parts.edge_cloud.day_plan import (
+    STEP_SECONDS,
     DayPlan,
     PlannedJob,
     PlannedLevel,
@@ -50,6 +52,9 @@ def plan_of(
     *,
     on_wall: bool = False,
     limits: ReconfigurationLimits | None = None,
+    reconfigure: Literal["replan", "heuristic"] = "replan",
+    forecast: Literal["", "persistence", "autoregression", "trend"] = "",
+    step: float = STEP_SECONDS,
 ) -> DayPlan:
     """Return a placement as plain data.
 
@@ -59,6 +64,9 @@ def plan_of(
         begins: Scheduler time at which the first period begins.
         on_wall: Whether that time is a wall-clock time instead: local seconds since 1970.
         limits: Limits of a change within a period.
+        reconfigure: How a period changes for more than was planned.
+        forecast: Name of what forecasts the demand that is told; empty for none.
+        step: Seconds of a step of the forecasts.
     """
     demands, limits = placement.demands, limits or ReconfigurationLimits()
     ways: dict[Way, int] = {}
@@ -81,7 +89,9 @@ def plan_of(
         demands.periods, length, begins, tuple((name, gpu.price) for name, gpu in demands.gpus.items()),
         tuple(levels), tuple(nodes), tuple(jobs), tuple(ways), tuple(tasks),
         PlanTerms(demands.cloud.delay, demands.cloud.gigabyte, demands.edge.gpu, demands.edge.gigabyte, demands.window,
-                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves, limits.move_price), on_wall,
+                  demands.epochs, demands.whole, demands.cycle, limits.cost, limits.moves, limits.move_price,
+                  reconfigure, forecast, step),
+        on_wall,
     )  # fmt: skip
 
 

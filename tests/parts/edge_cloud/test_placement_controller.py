@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -335,6 +335,135 @@ def test_a_job_that_gets_a_part_of_what_it_lacks_is_told_as_short() -> None:
     [(_, location, devices, _)] = told["asked"].values()
     assert (location, devices) == ("a", 3)
     assert told["short"] == {"bus": "3 of 7 device are free in a, and it must not move"}
+
+
+@pytest.mark.parametrize("how", ["replan", "heuristic"])
+def test_a_plan_says_how_a_period_is_changed(how: Literal["replan", "heuristic"]) -> None:
+    """The bus may not move: planned anew, a car makes room for it; the published heuristic leaves it short."""
+    jobs = {"cars": PlacedJob((1,), 15.0, 0.4), "bus": PlacedJob((1,), 15.0, 0.4, moves=False)}
+    demands = replace(DEMANDS, periods=("day",), nodes={"a": Node({"device": 2.0})}, jobs=jobs)
+    placement = plan(demands, Weights(0.9, 0.1, 0.01)).placement
+    settings = replace(SETTINGS, locations=("a", "a", CLOUD, CLOUD, CLOUD))
+    first, restored = Scheduler(settings), Scheduler(settings)
+    first.handle(Submit((job("cars"), job("bus"))), 1.0)
+    first.handle(sent(PlanGiven(plan_of(placement, DAY, 0.0, limits=LIMITS, reconfigure=how))), 2.0)
+    assert places(first) == {"cars": ("a", 1), "bus": ("a", 1)}
+    restored.restore(first.state())
+    for scheduler in (first, restored):
+        scheduler.handle(sent(rates(bus=18.0)), 3.0)
+        short = describe(scheduler)["short"]
+        assert set(short) == ({"bus"} if how == "heuristic" else set())
+        asked = {name: one[1:3] for name, one in describe(scheduler)["asked"].items()}
+        assert (
+            asked
+            == {
+                "heuristic": {"cars": ["a", 1], "bus": ["a", 1]},
+                "replan": {"cars": [CLOUD, 1], "bus": ["a", 2]},
+            }[how]
+        )
+
+
+# ------------------------------------------------------------------------------------------------- forecasts
+
+QUARTER = 900.0
+
+
+def foreseeing(forecast: Literal["", "persistence", "autoregression", "trend"], begins: float = 0.0) -> DayPlan:
+    return plan_of(PLACEMENT, DAY, begins, limits=LIMITS, forecast=forecast, step=QUARTER)
+
+
+def moved_at(forecast: Literal["", "persistence", "autoregression", "trend"], levels: Sequence[float]) -> int | None:
+    """Tell a pool of a level in each step; return the step in which a car has moved to two devices, None for none."""
+    pool = Pool(NAMES)
+    pool.tell(PlanGiven(foreseeing(forecast)))
+    for step, level in enumerate(levels):
+        pool.tell(rates(cars=level), step * QUARTER + 10.0)
+        wakeup = pool.scheduler.controllers[PLAN].wakeup()
+        assert wakeup == ((step + 1) * QUARTER if forecast else DAY)
+        pool.tell(Tick(), (step + 1) * QUARTER)
+        if any(devices == 2 for _, devices in pool.where().values()):
+            return step
+    return None
+
+
+def test_a_rising_demand_is_forecast_and_the_plan_follows_before_it_is_there() -> None:
+    """A device serves 16 samples a second: the line through four steps is above that two steps before the demand."""
+    rising = [15.0, 15.2, 15.4, 15.6, 15.8, 16.2]
+    assert moved_at("", rising) == 5
+    assert moved_at("persistence", rising) == 5
+    assert moved_at("trend", rising) == 3
+    assert moved_at("trend", [15.0] * 6) is None
+
+
+def test_what_is_forecast_is_shown_and_given_back_once_it_is_forecast_no_more() -> None:
+    pool = Pool(NAMES)
+    pool.tell(PlanGiven(foreseeing("trend")))
+    for step, level in enumerate((15.0, 15.2, 15.4, 15.6)):
+        pool.tell(rates(cars=level), step * QUARTER + 10.0)
+    [ask] = pool.tell(Tick(), 4 * QUARTER)
+    assert (ask.location, ask.devices) == (CLOUD, 2)
+    assert str(ask.reason).endswith("; 16.2 samples/s are forecast")
+    assert describe(pool.scheduler)["foreseen"]["cars"] == pytest.approx(16.2)
+    pool.tell(rates(cars=15.0), 4 * QUARTER + 10.0)
+    assert pool.where()["cars-0"] == (CLOUD, 2), "the forecast holds until the next step"
+    pool.tell(Tick(), 5 * QUARTER)
+    assert pool.where()["cars-0"] == (CLOUD, 1)
+
+
+def test_steps_beyond_the_period_are_not_looked_at() -> None:
+    """The next period has a plan of its own: an hour of four steps, and the demand passes a device's in the fifth."""
+    pool = Pool(NAMES)
+    pool.tell(PlanGiven(plan_of(PLACEMENT, HOUR, 0.0, limits=LIMITS, forecast="trend", step=QUARTER / 2)))
+    for step, level in enumerate((15.0, 15.1, 15.2, 15.3, 15.4, 15.5, 15.6)):
+        pool.tell(rates(cars=level), step * QUARTER / 2 + 10.0)
+    pool.tell(Tick(), 7 * QUARTER / 2)
+    assert describe(pool.scheduler)["foreseen"]["cars"] == pytest.approx(15.7)  # one step is left
+    assert pool.where() == NIGHT_PLACES
+
+
+def test_a_pool_that_is_opened_again_forecasts_the_same(tmp_path: Path) -> None:
+    """A host that is closed and opened in the middle of a step, and a replay of its journal."""
+    seen = []
+    for again in (False, True):
+        clock, path = [0.0], tmp_path / f"{again}.db"
+
+        def opened(clock: list[float] = clock, path: Path = path) -> Host:
+            return Host(SETTINGS, path, lambda: clock[0])
+
+        host = opened()
+        host.handle(Submit(tuple(map(job, NAMES))))
+        host.handle(sent(PlanGiven(foreseeing("autoregression"))))
+        told = []
+        for step in range(24):
+            clock[0] = step * QUARTER + 10.0
+            host.handle(sent(rates(cars=15.0 + 0.2 * (step % 7))))
+            if again and step == 20:
+                now = host.now()
+                host.close()
+                host = opened()
+                host._origin = clock[0] - now  # it was away for no time
+            clock[0] = (step + 1) * QUARTER
+            host.catch_up()
+            told.append([describe(host.scheduler), places(host.scheduler)])
+        assert len(host.scheduler.controllers[PLAN].state()["steps"][1]["cars"]) == 24
+        host.close()
+        seen.append(told)
+        with Journal.open(path, read_only=True) as journal:
+            assert replay(journal, whole=True).after == 0
+    assert seen[0] == seen[1]
+    assert any(one["foreseen"]["cars"] > 16.0 for one, _ in seen[0])
+
+
+def test_the_controller_passes_its_suite_with_forecasts() -> None:
+    def plans(seed: int) -> Iterator[tuple[Event, float]]:
+        draw = np.random.default_rng(seed)
+        for event, now in random_plans(seed):
+            if draw.random() < 0.1:
+                event = PartEvent.of(PlanGiven(foreseeing(draw.choice(["trend", "autoregression"]), now - HOUR)))
+            yield event, now
+
+    for seed in range(10):
+        check_controller(PlacementController, plans(seed))
 
 
 # ------------------------------------------------------------------------------------------------- in the pool

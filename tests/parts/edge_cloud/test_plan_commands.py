@@ -115,6 +115,44 @@ def test_a_job_that_lacks_devices_is_shown_with_the_reason(
     assert "0 tasks have moved already, the limit" in said.out
 
 
+def test_a_plan_says_how_it_is_changed_and_forecast(
+    pool: Pool, day: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: list[tuple[str, str, float]] = []
+
+    def given(plan: Any) -> Any:
+        how.append((plan.terms.reconfigure, plan.terms.forecast, plan.terms.step))
+        return PlanGiven(plan)
+
+    monkeypatch.setattr(plan_commands, "PlanGiven", given)
+    for words in ((), ("--reconfigure", "heuristic"), ("--forecast", "trend", "--step", "5m")):
+        said = Said(capsys, "place", "apply", day, "--period", "8h", *CHEAP, *words)
+        assert (said.code, said.err) == (0, "")
+    assert how == [("replan", "", 900.0), ("heuristic", "", 900.0), ("replan", "trend", 300.0)]
+
+
+def test_a_plan_for_a_pool_is_made_at_the_precision_at_which_its_jobs_train(
+    pool: Pool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fast level would plan fewer devices than a job needs that trains at the precise one."""
+    path = tmp_path / "several.yaml"
+    fast = {"accuracy": 0.7, "throughput": {"device": 16000}}
+    precise = {"accuracy": 0.9, "throughput": {"device": 800}}
+    path.write_text(yaml.safe_dump(DEMANDS | {"levels": {"fp32": precise, "mixed": fast}, "nodes": {}}))
+    submit(pool, "bus")
+    said = Said(capsys, "place", "apply", str(path), "--period", "8h", *CHEAP)
+    assert said.code == 2
+    assert "--level must be the level at which the jobs train, one of fp32, mixed: a plan does not set it" in said.err
+    said = Said(capsys, "place", "apply", str(path), "--period", "8h", "--level", "int4", *CHEAP)
+    assert "--level must be one of fp32, mixed, got 'int4'" in said.err
+    assert pool.do(pool.actor.about())["controllers"]["plan"] is None
+    for level, devices in (("mixed", 1), ("fp32", 2)):
+        said = Said(capsys, "place", "apply", str(path), "--period", "8h", "--level", level, *CHEAP)
+        assert (said.code, said.err) == (0, "")
+        assert f"note: planned at {level}, at which the configs of all jobs must train" in said.out
+        assert rows(said.out)["bus"][1] == f"cloud, {devices}"
+
+
 def test_a_plan_that_begins_later_says_when(pool: Pool, day: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Said(capsys, "place", "apply", day, "--period", "8h", "--begins", "2h", *CHEAP)
     assert "the plan begins in 2h" in said.out or "the plan begins in 1h59m" in said.out
@@ -138,6 +176,8 @@ def test_what_a_plan_counts_on_and_the_pool_lacks_is_said(tmp_path: Path, capsys
         (["apply", "DAY"], "the following arguments are required: --period"),
         (["apply", "DAY", "--period", "soon"], "--period: duration must be such as"),
         (["apply", "DAY", "--period", "0.2s"], "length must be 1 to 3155760000 seconds, got 0.2"),
+        (["apply", "DAY", "--period", "8h", "--step", "soon"], "--step: duration must be such as"),
+        (["apply", "DAY", "--period", "8h", "--step", "0.5s"], "step must be 1 to 3155760000 seconds, got 0.5"),
         (["apply", "DAY", "--period", "8h", "--begins", "soon"], "--begins: must be a duration"),
         (["apply", "DAY", "--period", "8h", "--max-extra-cost", "-1"], "cost must be at least 0, got -1.0"),
         (["apply", "nowhere.yaml", "--period", "8h"], "nowhere.yaml"),
