@@ -661,7 +661,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             for mode, words in (("printed", "as printed, without the safety net,"), ("repaired", "repaired, with it,"))
             for other, claimed in (("OD", "+49.0"), ("MSU", "+54.8"), ("UP", "+33.4"), ("AHANP", "+23.2"))
         },
-        "pool_112x1000_s": ("The paper's pool of 112 policies on 1,000 jobs, one core", "{:.3g} s"),
+        "pool_112x1000_s": ("The 112 repaired policies of the paper on 1,000 jobs, one core", "{:.3g} s"),
         "pool_alone_ratio": ("The same with separate tables for each policy (50 jobs), as a multiple", "{:.0f}"),
     },
     "spot_first_jobs": {

@@ -42,7 +42,8 @@ class MarketTerms:
         interval: Seconds of an interval; None: as recorded.
         pool: Pool of a SpotLake recording, ``INSTANCE@ZONE``.
         policies: Specs of policies in :data:`~lightning_core.parts.market.spot_policies.SPOT_POLICIES`; each job gets
-            one of them; ``"paper"`` stands for the 112 of the paper.
+            one of them; ``"paper"`` stands for the 112 of the paper as printed, ``"repaired"`` for the same 112 with
+            the repairs that are this package's default.
         seed: Seed of the draws among them.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.

@@ -26,6 +26,7 @@ from lightning_core.parts.market.forecasters import (
 )
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.ledger import Ledger
+from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.observation import Observation, SpotForecast, SpotPolicy
 from lightning_core.parts.market.programs.optimum import by_labels, optimum
 from lightning_core.parts.market.programs.progress_grid import grid_of
@@ -45,7 +46,7 @@ from lightning_core.parts.market.spot_policies import (
 )
 from lightning_core.parts.market.spot_policies.chain import transitions
 from lightning_core.parts.market.spot_policies.on_demand import fewest_in_time, on_demand_cost
-from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, pool_of
+from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, REPAIRED_POOL, pool_of
 from lightning_core.parts.market.spot_policies.semi_markov import _lose
 from lightning_core.parts.market.spot_policy_conformance import CHECKS, check_spot_policy
 from lightning_core.planning.time_series import LiveForecaster, errors
@@ -198,9 +199,14 @@ def test_the_fewest_nodes_that_are_in_time() -> None:
     assert fewest_in_time(costly.with_reserve()).tolist() == [8]
 
 
-def test_the_word_paper_stands_for_its_pool() -> None:
+def test_a_word_stands_for_the_paper_s_pool_as_printed_or_repaired() -> None:
     assert pool_of(["on-demand", "paper", "max-spot"]) == ("on-demand", *PAPER_POOL, "max-spot")
-    assert len(PAPER_POOL) == len(set(PAPER_POOL)) == 112
+    assert pool_of(["repaired"]) == REPAIRED_POOL
+    assert MarketTerms(policies=["paper"]).policies == PAPER_POOL
+    for pool, as_printed in ((PAPER_POOL, True), (REPAIRED_POOL, False)):
+        assert len(pool) == len(set(pool)) == 112
+        made = [SPOT_POLICIES.make(spec) for spec in pool]
+        assert {one.paper for one in made if isinstance(one, Ahap | Ahanp)} == {as_printed}
 
 
 def test_a_transition_is_as_likely_as_it_was_frequent_beside_the_prior() -> None:
