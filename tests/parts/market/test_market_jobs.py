@@ -105,6 +105,29 @@ def test_the_next_job_gets_the_policy_with_the_best_feedback(tmp_path: Path) -> 
     assert spot.numbers[0] > 0.9
 
 
+def test_the_published_step_moves_the_weights_by_the_number_of_jobs(tmp_path: Path) -> None:
+    """Eta is sqrt(2 ln M / K): with M = 3 policies and K = 8 jobs 0.524, so a lead of 1 weighs exp(0.524) times."""
+    scheduler = Scheduler(pool(tmp_path, step="paper", jobs=8))
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    ended(scheduler, "a", 5.0)
+    scheduler.handle(PartEvent.of(SelectorFeedback("a", (1.0, 0.0, 0.0))), 6.0)
+    scheduler.handle(Submit((job("b"),)), 10.0)
+    drawn = policy_of(scheduler.status()[-1])
+    raised = math.exp(math.sqrt(2 * math.log(3) / 8))
+    assert drawn.numbers[0] == pytest.approx({"chain": raised}.get(drawn.text, 1.0) / (raised + 2))
+
+
+def test_the_published_step_is_refused_without_a_number_of_jobs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="market step 'paper' needs to know the number of jobs to come"):
+        Scheduler(pool(tmp_path, step="paper"))
+    with pytest.raises(ValueError, match="market jobs is for step 'paper', got step 'adaptive'"):
+        MarketTerms(jobs=3)
+    with pytest.raises(ValueError, match="market jobs must be whole and at least 1, got 0"):
+        MarketTerms(step="paper", jobs=0)
+    with pytest.raises(ValueError, match="market step must be adaptive or paper, got 'printed'"):
+        MarketTerms(step="printed")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "feedback",
     [

@@ -22,6 +22,7 @@ from lightning_core.parts.market.cloud.command_provisioner import CommandProvisi
 from lightning_core.parts.market.cloud.rented_nodes import RentedNodes
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
 from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.market_section import read_market, rented
 from lightning_core.parts.market.market_terms import terms_of
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.online.online_plan import OnlinePlan
@@ -29,6 +30,7 @@ from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies import SPOT_POLICIES
 from lightning_core.run.differences import differences
+from lightning_core.scheduler.settings import Settings
 from tests.cli.test_cli import Said
 from tests.examples import examples
 from tests.waiting import until
@@ -282,6 +284,19 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     assert said.code == 2
     assert re.search(words, said.err)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_published_step_knows_the_number_of_jobs_of_a_bundle(tmp_path: Path) -> None:
+    def jobs(**market: Any) -> int | None:
+        terms = terms_of(on_market(tmp_path, BUNDLE, **market).settings)
+        assert terms is not None
+        return terms.jobs
+
+    assert jobs(step="paper") == 2
+    assert jobs(step="paper", jobs=40) == 40
+    assert jobs() is None
+    with pytest.raises(ValueError, match="needs to know the number of jobs to come: add `jobs: 40`"):
+        rented(Settings(), read_market({"step": "paper"}, tmp_path))  # of a pool
 
 
 def test_a_market_among_the_controllers_of_a_pool_is_refused() -> None:
