@@ -31,6 +31,8 @@ DEFAULT_POLICIES = ("semi-markov", "ahap", "max-spot", "uniform-progress", "ahan
 
 Step = Literal["adaptive", "paper"]
 """How far a job's feedback moves the weights of the policies."""
+FirstJob = Literal["listed", "drawn"]
+"""Which policy a job gets before any feedback."""
 # What is said where the published step does not know the number of jobs.
 NEEDS_JOBS = "needs to know the number of jobs to come: add `jobs: 40`, with yours"
 
@@ -53,6 +55,8 @@ class MarketTerms:
         step: How far feedback moves the weights: ``"adaptive"``, or ``"paper"`` for the published step, which must know
             the number of jobs.
         jobs: Number of jobs to come, for the published step; None for those of the bundle.
+        first_job: Policy of the jobs before any feedback: ``"listed"`` for the first of the policies, or ``"drawn"``,
+            as published: each is as likely.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
         kept_fraction: Fraction of an interval left for training when nodes change in it, until that is measured.
@@ -78,6 +82,7 @@ class MarketTerms:
     seed: int = 0
     step: Step = "adaptive"
     jobs: int | None = None
+    first_job: FirstJob = "listed"
     value: float = 1.5
     grace: float = 1.5
     kept_fraction: float = 0.9
@@ -100,6 +105,8 @@ class MarketTerms:
             raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
         if self.step not in get_args(Step):
             raise ValueError(f"market step must be {' or '.join(get_args(Step))}, got {self.step!r}")
+        if self.first_job not in get_args(FirstJob):
+            raise ValueError(f"market first_job must be {' or '.join(get_args(FirstJob))}, got {self.first_job!r}")
         if self.jobs is not None:
             if self.step != "paper":
                 raise ValueError(f"market jobs is for step 'paper', got step {self.step!r}")

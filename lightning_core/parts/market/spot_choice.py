@@ -34,7 +34,7 @@ class SpotChoice:
     def __init__(self, terms: MarketTerms) -> None:
         if terms.step == "paper" and terms.jobs is None:
             raise ValueError(f"market step 'paper' {NEEDS_JOBS}")
-        self.selector = Selector(terms.policies, terms.jobs, seed=terms.seed)
+        self.selector = Selector(terms.policies, terms.jobs, seed=terms.seed, draws_first=terms.first_job == "drawn")
         self.drawn: dict[str, str] = {}
         self._submitted: dict[str, float] = {}  # scheduler time of the submission of each
         self._jobs = 0

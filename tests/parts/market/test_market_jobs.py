@@ -117,6 +117,23 @@ def test_the_published_step_moves_the_weights_by_the_number_of_jobs(tmp_path: Pa
     assert drawn.numbers[0] == pytest.approx({"chain": raised}.get(drawn.text, 1.0) / (raised + 2))
 
 
+def test_before_any_feedback_the_first_policy_is_taken_or_as_published_drawn(tmp_path: Path) -> None:
+    def drawn(**more: Any) -> list[str]:
+        found = []
+        for seed in range(20):
+            scheduler = Scheduler(pool(tmp_path, seed=seed, **more))
+            scheduler.handle(Submit((job("a"),)), 0.0)
+            found.append(policy_of(scheduler.status()[0]).text)
+        return found
+
+    assert set(drawn()) == {POLICIES[0]}
+    as_published = drawn(first_job="drawn")
+    assert min(as_published.count(policy) for policy in POLICIES) >= 3  # of 20, where 6.7 are expected
+    assert as_published == drawn(first_job="drawn")  # the same seed draws the same
+    with pytest.raises(ValueError, match="market first_job must be listed or drawn, got 'best'"):
+        MarketTerms(first_job="best")  # type: ignore[arg-type]
+
+
 def test_the_published_step_is_refused_without_a_number_of_jobs(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="market step 'paper' needs to know the number of jobs to come"):
         Scheduler(pool(tmp_path, step="paper"))
