@@ -38,5 +38,5 @@ def test_percentages_are_those_of_the_best_of_each_pool(
     })  # fmt: skip
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["the", "paper", "+49.0", "+54.8", "+33.4", "+23.2"] in rows
-    assert ["AHAP", "as", "printed", "no", "safety", "net", "60", "+50.0", "-", "+20.0", "+25.0"] in rows
+    assert ["AHAP", "as", "printed,", "trimmed", "no", "safety", "net", "60", "+50.0", "-", "+20.0", "+25.0"] in rows
     assert sum(row[:1] == ["selector"] for row in rows) == 4
