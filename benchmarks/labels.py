@@ -655,7 +655,7 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "selector_printed_shortfall_ratio": ("... with the paper's step", "{:.3f}"),
         **{
             f"ahap_{mode}_over_{other.lower()}": (
-                f"Utility of AHAP {words} above {other} (the paper: {claimed} %)",
+                f"Utility of AHAP {words} above {other} (the paper: {claimed} %; with value 120 and grace 1.5)",
                 "{:+.1f} %",
             )
             for mode, words in (

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, table
 from benchmarks.market.spot_selector import SELECTED, figure_9, figure_10, print_claim, selected, utilities_of
-from benchmarks.market.spot_traces import DEADLINE, VALUE, WORK, Trace, scaled
+from benchmarks.market.spot_traces import DEADLINE, GRACE, VALUE, WORK, Trace, scaled
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Perfect
@@ -191,6 +191,7 @@ def paper_percentages(trace: Trace, size: Size) -> Figures:
                     kept = "printed" if mode == "paper" else "repaired"
                     figures |= {f"ahap_{kept}_over_{other.lower()}": one for other, one in over.items()}
     print(f"\nutility above that of each other, %, at a deadline of {DEADLINE} intervals; {starts} starts")
+    print(f"value {VALUE:g} and grace {GRACE:g}, which the paper does not give, are chosen closest to its percentages")
     table(["", "", "utility", *CLAIMED], rows)
     return figures
 
