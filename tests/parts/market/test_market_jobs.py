@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,12 @@ def test_the_next_job_gets_the_policy_with_the_best_feedback(tmp_path: Path) -> 
     spot = policy_of(scheduler.status()[-1])
     assert (spot.text, spot.numbers[1]) == ("chain", 8)
     assert spot.numbers[0] > 0.9
+
+
+def test_arima_is_refused_before_the_start_without_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "statsmodels.tsa.arima.model", None)
+    with pytest.raises(ValueError, match="forecasts by ARIMA need statsmodels: pip install"):
+        MarketTerms(forecaster="arima")
 
 
 def test_the_published_step_moves_the_weights_by_the_number_of_jobs(tmp_path: Path) -> None:
@@ -390,7 +397,7 @@ def test_batches_left_of_a_job() -> None:
         ({"policies": ["chain", "chain"]}, "each once, got chain, chain"),
         ({"policies": ["chains"]}, "spot policy must be one of ahanp, ahap, .* got 'chains'; did you mean"),
         ({"policies": ["ahap:omega=2.5"]}, "spot policy ahap: omega: expected int, got 2.5"),
-        ({"forecaster": "arima"}, "forecaster must be one of last, .*, got 'arima', which"),
+        ({"forecaster": "perfect"}, "forecaster must be one of last, .*, got 'perfect', which"),
         ({"forecaster": "seasonal:period=0"}, "period must be at least 1 interval, got 0"),
         ({"seed": -1}, "seed must be whole and at least 0, got -1"),
         ({"seed": 1.5}, "seed must be whole and at least 0, got 1.5"),
