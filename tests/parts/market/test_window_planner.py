@@ -11,7 +11,7 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.observation import Observation, SpotForecast
 from lightning_core.parts.market.programs.progress_grid import exact_grid, group_of, groups_of
-from lightning_core.parts.market.programs.window_planner import End, Table, WindowPlanner
+from lightning_core.parts.market.programs.window_planner import End, Table, WindowPlanner, _end_of
 from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 
@@ -59,6 +59,16 @@ def test_the_worth_of_a_plan_counts_the_last_interval_and_is_unknown_after_it(in
 def test_the_worth_at_the_end_of_a_window_is_that_of_its_end(end: End, worth: float) -> None:
     job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
     assert WindowPlanner(end).worth(seen(job, 0, 0.0, 2), 1) == pytest.approx([worth])
+
+
+def test_the_worth_of_the_work_left_is_that_of_the_job_by_the_nodes_that_it_holds() -> None:
+    """V~ (eq. 9), on demand at 2.5: whoever holds all nodes need not launch any, which takes half an interval."""
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=0.5, shrink_fraction=0.5)
+    batch = JobBatch([job], Market(np.full(4, 0.4), np.full(4, 2), on_demand=2.5), [0])
+    left = [0.0, 1.0, 2.0, 3.0, 8.0]
+    worth = _end_of(batch, np.array([0]), np.array([left]), job.deadline, 3)
+    assert worth[:, 0].tolist() == [[job.worth_of_rest(one, held, 2.5) for one in left] for held in range(3)]
+    assert worth[2, 0, 2] == 20.0 - 10.0 - 5.0 != worth[1, 0, 2]
 
 
 @pytest.mark.parametrize(("end", "nodes"), [("literal", 2), ("target", 0)])
