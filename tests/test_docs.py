@@ -153,7 +153,7 @@ def test_python_with_a_callback_or_a_suite_runs(
         ("README.md", "Forecasts see losses and learning rates only", "losses only"),
         ("docs/forecasts.md", "a training knows which rates are still to come", "losses only"),
         ("README.md", "The number of a job's devices stays the same", "devices are those of one machine"),
-        ("docs/how-to/several-gpus.md", "may be on more than one of them", "devices are those of one machine"),
+        ("docs/how-to/several-gpus.md", "or on more with", "may be on more than one of them"),
         ("ARCHITECTURE.md", "a pool over HTTP", "no web server"),
         ("CONTRIBUTING.md", "at most fifteen minutes", "twenty minutes"),
         ("Makefile", "below 15 minutes", "20 minutes"),

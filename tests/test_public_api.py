@@ -19,7 +19,7 @@ HEAVY = ("ray", "torch", "lightning")
 NOT_A_CLIENTS = ("parts", "controllers", "planning", "policies", "estimators", "scheduler.tables")
 CLIENT_MODULES, CLIENT_LINES = 72, 10_800
 # The same of a scheduler with the default policy, estimator and no controllers.
-SCHEDULER_MODULES, SCHEDULER_LINES = 112, 19_600
+SCHEDULER_MODULES, SCHEDULER_LINES = 112, 20_300
 
 
 def loaded(code: str) -> set[str]:

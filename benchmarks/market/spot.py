@@ -53,7 +53,7 @@ from lightning_core.parts.market.spot_policies import (
     SemiMarkov,
     UniformProgress,
 )
-from lightning_core.parts.market.spot_policies.paper_pool import paper_pool
+from lightning_core.parts.market.spot_policies.paper_pool import REPAIRED_POOL, make_pool
 
 STARTS: Mapping[Size, int] = {"quick": 100, "default": 200, "full": 200}
 ON_DEMAND, MSU, AHAP, OURS = "on-demand only", "MSU", "AHAP 2, 1", "ours: SemiMarkov"
@@ -255,7 +255,9 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
     Returns:
         Number of jobs that were late though they could have been on time.
     """
-    pool = paper_pool() | {name: policy for name, policy in policies().items() if name not in (OURS, "Chain")}
+    pool = make_pool(REPAIRED_POOL) | {
+        name: policy for name, policy in policies().items() if name not in (OURS, "Chain")
+    }
     known = {"last value": LastValue()} if size == "quick" else forecasters(size)
     foresights: dict[str, MarketForecaster] = {name: MarketForecaster(one) for name, one in known.items()}
     for by in (2.0,) if size == "quick" else NOISES:

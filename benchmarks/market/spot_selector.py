@@ -17,7 +17,7 @@ from lightning_core.parts.market.forecasters import LastValue, MarketForecaster,
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.selector import Selector, normalised
 from lightning_core.parts.market.spot_policies.ahap import Mode
-from lightning_core.parts.market.spot_policies.paper_pool import distinct, paper_pool
+from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, REPAIRED_POOL, distinct, make_pool
 
 SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
 # Phases of figure 10: jobs, and the kind and size of forecast errors. Fixed errors are parts of a price of 1 and of 8
@@ -37,13 +37,14 @@ def utilities_of(
     batch: JobBatch, forecasts: MarketForecaster, *, guarded: bool, mode: Mode = "default"
 ) -> tuple[FloatArray, int]:
     """Return the utility of each policy of the pool with each job, shape ``(M, K)``, and how many policies differ."""
-    ledgers = backtest(list(paper_pool(mode).values()), batch, forecasts, guarded=guarded)
+    pool = make_pool(PAPER_POOL if mode == "paper" else REPAIRED_POOL)
+    ledgers = backtest(list(pool.values()), batch, forecasts, guarded=guarded)
     return np.array([one.utility for one in ledgers]), distinct(ledgers)
 
 
 def selected(utilities: FloatArray, batch: JobBatch, jobs: int | None) -> tuple[FloatArray, FloatArray, Selector]:
     """Return a selector's expected utilities, shape ``(K,)``, its weights, shape ``(K, M)``, and the selector."""
-    selector = Selector(list(paper_pool()), jobs)
+    selector = Selector(list(REPAIRED_POOL), jobs)
     had, weights = [], []
     for column, job in zip(utilities.T, batch.jobs, strict=True):
         weights.append(selector.weights)
@@ -75,7 +76,7 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> tuple[float, f
         Shortfall from the best policy, relative to that of the mean policy, of our selector and of the one with the
         printed step: the worst of all forecasts.
     """
-    batch, names = paper_jobs(trace, max(jobs, 500), seed=9), list(paper_pool())
+    batch, names = paper_jobs(trace, max(jobs, 500), seed=9), list(REPAIRED_POOL)
     few = paper_jobs(trace, jobs, seed=9)
     rows: list[list[str | int | float]] = []
     ratios = []
@@ -137,7 +138,7 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
     whole = JobBatch(
         [job for one in several for job in one.jobs], trace.market, [int(s) for one in several for s in one.starts]
     )
-    names = list(paper_pool())
+    names = list(REPAIRED_POOL)
     runs = {"paper's step": selected(utilities, whole, len(whole)), "ours": selected(utilities, whole, None)}
     rows = []
     for (_, tails, level), column, end in zip(PHASES, columns, ends.tolist(), strict=True):

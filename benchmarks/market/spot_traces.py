@@ -17,7 +17,7 @@ TRACES = Path(__file__).parents[2] / "../shared/data/spot"
 # Price of a spot instance where none was recorded, relative to on-demand: about that of AWS.
 PRICE = 0.33
 # The paper's job, for which 8 instances need 5 hours. The paper does not give its value and grace period: these come
-# closest to its percentages.
+# closest to its percentages, which depend on both.
 INSTANCES, WORK, DEADLINE, VALUE, GRACE = 12, 80.0, 10, 120.0, 1.5
 
 

@@ -267,7 +267,8 @@ class BundleSpec:
             )
         if problems:
             raise BundleError(problems)
-        settings = supply.settings(replace(self.settings, devices=2 * devices, resident=None, locations=()))
+        pool = replace(self.settings, devices=2 * devices, resident=None, locations=())
+        settings = supply.settings(pool, len(self.jobs))
         return replace(self, settings=settings).saved_every(supply.save_every)
 
     def saved_every(self, seconds: float | None) -> Self:

@@ -186,6 +186,11 @@ def read_controllers(section: Any, problems: Problems) -> dict[str, dict[str, An
         at, arguments = problems.at(str(name)), {} if given is None else given
         if name in RIGHTS:
             at.add("has a key of its own in this section or beside it")
+        elif name in names_of("supplies"):
+            at.add(
+                f"would decide about nodes that nothing brings: leave it out, and give the file a section {name!r} "
+                "beside 'pool', which says where its nodes come from"
+            )
         elif not isinstance(arguments, Mapping):
             at.add(f"expected a mapping of arguments, got {shown(given)}")
         elif at.read(partial(_controller, str(name)), arguments) is not None:

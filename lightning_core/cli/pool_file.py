@@ -121,9 +121,10 @@ def _supplied(
         return settings
     try:
         supply.check(local=ray is None)
+        settings = supply.settings(replace(settings, devices=both, resident=both))
     except ValueError as error:
         found.add(str(error))
-    return supply.settings(replace(settings, devices=both, resident=both))  # type: ignore[no-any-return]
+    return settings
 
 
 def _group(section: Any, folder: Path) -> GroupSocket | None:

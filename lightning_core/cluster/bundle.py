@@ -10,6 +10,7 @@ from lightning_core.bundle.bundle_file import BundleSpec
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import Kind
 from lightning_core.bundle.preflight import check_disk
+from lightning_core.bundle.problems import BundleError
 from lightning_core.bundle.python_form import Training, folder_of_script
 from lightning_core.core.supplies import Supply
 from lightning_core.run.follow import Watcher
@@ -83,12 +84,15 @@ class Bundle(BundleSpec):
             The result of each job, which is also written to ``summary.json`` in the folder.
 
         Raises:
-            BundleError: If a config is wrong, or the folder is on a network disk; nothing has started then.
+            BundleError: If a config is wrong, the folder is on a network disk, or nothing brings the nodes that the
+                bundle is for; nothing has started then.
         """
         remedy = "name a folder on a local disk as run_dir"
         check_disk(Path(RUNS if run_dir is None else run_dir), remedy, shared=cluster is not None)
         bundle = self if policy is None else self.with_policy(policy)
-        bundle = bundle if cluster is not None else bundle.supplied()
+        if cluster is None or cluster.comes_and_goes:
+            bundle = bundle.supplied()
+        _check_nodes(bundle, cluster)
         bundle.check(local=cluster is None)
 
         from lightning_core.cluster.cluster import Cluster  # Ray takes seconds to import
@@ -98,3 +102,18 @@ class Bundle(BundleSpec):
             return cluster.run(bundle, folder, watcher)
         with Cluster.of(bundle) as own:
             return own.run(bundle, folder, watcher)
+
+
+def _check_nodes(bundle: BundleSpec, cluster: Cluster | None) -> None:
+    """Refuse a bundle whose nodes come and go where nothing would bring them."""
+    name = bundle.settings.supply
+    if bundle.supply is None and name is not None:
+        raise BundleError([
+            f"pool.controllers.{name}: would decide about nodes that nothing brings: give the bundle a supply, as its "
+            f"section {name!r} does in a file"
+        ])  # fmt: skip
+    if bundle.supply is not None and cluster is not None and not cluster.comes_and_goes:
+        raise BundleError([
+            "cluster: its devices stay, and the bundle says where nodes come from: leave the cluster out, or make it "
+            "with Cluster.of(bundle.supplied())"
+        ])  # fmt: skip

@@ -106,6 +106,11 @@ class Cluster:
         fewest = None if settings.supply is None else 0
         return cls(workers, bundle.kind, settings.devices, settings.cores, settings.locations, fewest, warming)
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether its nodes come and go, as a supply brings them."""
+        return self._min_devices is not None
+
     def __enter__(self) -> Self:
         if self.locations and not ray.is_initialized():
             raise ValueError(
@@ -115,10 +120,9 @@ class Cluster:
             with recorded_signals() as received:
                 if not ray.is_initialized():
                     self._owns_ray = True
-                    comes_and_goes = self._min_devices is not None
-                    if comes_and_goes:  # its nodes have the devices, and are missed within seconds
+                    if self.comes_and_goes:  # its nodes have the devices, and are missed within seconds
                         os.environ |= HEALTH
-                    start_local_ray(self._temp, self._kind, 0 if comes_and_goes else self.devices)
+                    start_local_ray(self._temp, self._kind, 0 if self.comes_and_goes else self.devices)
                 elif not has_token():
                     log.warning(
                         "this Ray requires no token: anyone who can reach its ports can run code (set RAY_AUTH_MODE)"
@@ -232,7 +236,7 @@ class Cluster:
                 stay.
         """
         settings = self.settings(bundle)
-        if nodes is None and bundle.supply is not None and self._min_devices is not None:
+        if nodes is None and bundle.supply is not None and self.comes_and_goes:
             nodes = bundle.supply.nodes(settings, self.name, self._kind, local=self._owns_ray)
         check_folder(run_dir)
         if before is None:  # a resumed run's own is replaced once the changes are in the journal

@@ -96,8 +96,16 @@ class Supply(Protocol):
             local: Whether the nodes are processes of this machine.
         """
 
-    def settings(self, settings: Any) -> Any:
-        """Return settings with the controller, for a pool whose devices are set already."""
+    def settings(self, settings: Any, jobs: int | None = None) -> Any:
+        """Return settings with the controller.
+
+        Args:
+            settings: Settings of a pool whose devices are set already.
+            jobs: Number of jobs of its run; None if the pool does not know how many will come.
+
+        Raises:
+            ValueError: If the section needs to know, and does not say.
+        """
 
     def announce(self) -> str:
         """Return what a run says of its nodes before it starts: ``of 20 intervals``."""

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.labels import LABELS
 from benchmarks.market import spot_paper
-from benchmarks.market.spot_traces import Trace
+from benchmarks.market.spot_traces import GRACE, VALUE, Trace
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.traces import shipped_trace
@@ -36,7 +37,15 @@ def test_percentages_are_those_of_the_best_of_each_pool(
         "printed_over_od": 50.0, "printed_over_msu": None, "printed_over_up": 20.0, "printed_over_ahanp": 25.0,
         "repaired_over_od": 80.0, "repaired_over_msu": 50.0, "repaired_over_up": 44.0, "repaired_over_ahanp": 20.0,
     })  # fmt: skip
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    assert f"value {VALUE:g} and grace {GRACE:g}, which the paper does not give" in printed
+    rows = [line.split() for line in printed.splitlines()]
     assert ["the", "paper", "+49.0", "+54.8", "+33.4", "+23.2"] in rows
-    assert ["AHAP", "as", "printed", "no", "safety", "net", "60", "+50.0", "-", "+20.0", "+25.0"] in rows
+    assert ["AHAP", "as", "printed,", "trimmed", "no", "safety", "net", "60", "+50.0", "-", "+20.0", "+25.0"] in rows
     assert sum(row[:1] == ["selector"] for row in rows) == 4
+
+
+def test_the_value_and_grace_that_the_percentages_depend_on_stand_beside_them() -> None:
+    shown = {name: words for name, (words, _) in LABELS["spot"].items() if name.startswith("ahap_")}
+    assert len(shown) == 8
+    assert all(f"with value {VALUE:g} and grace {GRACE:g}" in words for words in shown.values())

@@ -101,7 +101,7 @@ def test_a_job_over_two_machines_outlives_a_killed_rank_a_cut_off_machine_and_a_
     say(f"the machine was back: its job trained on four devices after {time.monotonic() - began:.0f} s")
     assert again["restarts"] == less["restarts"], "a resize is no fault"
 
-    # The machine of the head stands still for seconds, again and again: nobody is lost for it.
+    # The machine of the head stands still for seconds, again and again: no job is lost for it.
     for _ in range(3):
         processes = site.head.processes()
         for pid in processes:

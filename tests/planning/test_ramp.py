@@ -58,6 +58,9 @@ def test_a_job_ends_at_its_deadline_on_the_devices_that_it_needs(factor: float, 
 
 
 def test_the_throughput_is_learned_at_full_share_before_control_begins() -> None:
+    controller = RampController(RampSettings(), 0.0)
+    assert controller.step(ControllerInput(0.0, 0, 600, 100.0, 0.05, 1.0, 0.05), SpeedUp((1,))) == 1.0
+    assert controller.error == 0.0  # there is no ramp yet
     end, parts = follow(RampSettings(alpha=1.0), 50.0, 10_000, 400.0, learned=True)
     assert parts[:10] == [1.0] * 10
     assert max(parts[25:]) <= 0.55

@@ -76,6 +76,33 @@ def test_slice_lengths_follow_the_forecast_error_at_their_end() -> None:
     assert lengths(Laira(look_ahead=False, pd=False), errors) == [5] * 7
 
 
+@pytest.mark.parametrize(
+    ("errors", "last"),
+    [
+        # Means 0.1, 0.1 and 0.2 of three jobs: 5 - 20 * 0.1 - 5 * 0.1 = 2.5 units. Neither the sum nor the largest
+        # error, nor the middle one, gives that.
+        ([(0.1, 0.1, 0.1), (0.0, 0.0, 0.3), (0.6, 0.0, 0.0)], 2),
+        ([(0.1, 0.1, 0.1), (0.0, 0.0, -0.3), (-0.3, 0.3, 0.0)], 2),  # of absolute errors: they do not cancel
+    ],
+)
+def test_the_error_of_a_slice_is_the_mean_over_its_jobs(errors: Sequence[Sequence[float]], last: int) -> None:
+    """Eq. 10: the sum of the absolute errors over the jobs of the slice, divided by how many they are."""
+    policy = Laira(look_ahead=False)
+    line, positions, rows = policy.banks[0], [20.0, 40.0, 60.0, 80.0, 100.0], np.arange(3)
+    assert isinstance(line, Ridge)
+    for row in rows.tolist():
+        feed(line, positions, [s**-0.5 for s in positions], row)
+    now, s, loss, units = 0.0, 100.0, np.full(3, 0.1), 0
+    for error in [*errors, (0.0, 0.0, 0.0)]:
+        jobs = view([9] * 3, [1e4] * 3, cells=[5] * 3, batches=[int(s)] * 3, goal=[0.01] * 3, position=[s] * 3,
+                    loss=loss.tolist(), devices=3)  # fmt: skip
+        units = int(policy.plan(jobs, now).numbers[0, 1])
+        policy.plan(replace(jobs, batches=jobs.batches + 1), now)
+        now, s = now + units, s + 50.0
+        loss = line.predict(rows, np.full(3, s)) * np.exp(error)
+    assert units == last
+
+
 # ----------------------------------------------------------------------------------------------------------- since when
 
 

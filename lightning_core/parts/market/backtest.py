@@ -35,7 +35,8 @@ def backtest(
         policies: The policies, each playing for itself.
         batch: The jobs.
         forecasts: Forecasts for the policies.
-        guarded: Whether the safety net guards deadlines.
+        guarded: Whether the safety net guards deadlines. Without it a request is still cut to what is on offer and to
+            what the job can use, and in the interval in which the job ends to what ends it.
         preemption_cost: Cost, in intervals at full throughput, if fewer spot nodes are on offer than were held in the
             interval before; the time that the change of the number costs is part of it.
         held: Spot and on-demand nodes that each job holds at its beginning.

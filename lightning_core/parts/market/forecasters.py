@@ -5,9 +5,11 @@ Those of :mod:`lightning_core.planning.time_series`, ARIMA, and futures with art
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
@@ -80,33 +82,67 @@ class Arima:
     refit: int = REFIT
 
     def table(self, values: FloatArray, horizon: int) -> FloatArray:
-        import warnings
-
-        try:
-            from statsmodels.tsa.arima.model import ARIMA
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "forecasts by ARIMA need statsmodels: pip install -c constraints.txt '.[arima]' in the clone"
-            ) from None
-
         values = np.asarray(values, float)
-        found = LastValue().table(values, horizon)
-        for begin in range(4 * sum(self.order), len(values), self.refit):
-            seen = values[max(begin + 1 - self.window, 0) : begin + 1]
-            if np.ptp(seen) == 0:  # constant: the last value is right
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of convergence, which the reported errors show
-                try:
-                    fitted = ARIMA(seen, order=self.order).fit()
-                    for now in range(begin, min(begin + self.refit, len(values))):
-                        if now > begin:
-                            fitted = fitted.append(values[now : now + 1])
-                        found[now] = fitted.forecast(horizon)
-                except (ValueError, np.linalg.LinAlgError):
-                    continue
+        found = np.array([self._following(values[: now + 1], horizon) for now in range(len(values))])
         lowest, highest = np.minimum.accumulate(values)[:, None], np.maximum.accumulate(values)[:, None]
         return np.clip(np.where(np.isfinite(found), found, values[:, None]), lowest, highest)
+
+    def newest(self, values: FloatArray, horizon: int) -> FloatArray:
+        values = np.asarray(values, float)
+        found = self._following(values, horizon)
+        return np.clip(np.where(np.isfinite(found), found, values[-1]), values.min(), values.max())
+
+    def check(self) -> None:
+        """Check that statsmodels is installed.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        try:
+            _arima()
+        except ModuleNotFoundError as error:
+            raise ValueError(str(error)) from None
+
+    def _following(self, values: FloatArray, horizon: int) -> FloatArray:
+        """Return the forecast after the last value: that value itself while too few are known, or they are constant."""
+        first, last = 4 * sum(self.order), len(values) - 1
+        begin = first + max(last - first, 0) // self.refit * self.refit
+        seen = values[max(begin + 1 - self.window, 0) : begin + 1]
+        if last < first or np.ptp(seen) == 0:
+            return np.full(horizon, values[-1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of convergence, which the reported errors show
+            try:
+                return _continued(self.order, seen.tobytes(), values[begin + 1 :].tobytes(), horizon)
+            except (ValueError, np.linalg.LinAlgError):
+                return np.full(horizon, values[-1])
+
+
+def _arima() -> Any:
+    """Return the class of statsmodels."""
+    try:
+        from statsmodels.tsa.arima.model import ARIMA
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "forecasts by ARIMA need statsmodels: pip install -c constraints.txt '.[arima]' in the clone"
+        ) from None
+    return ARIMA
+
+
+@lru_cache(maxsize=16)
+def _fitted(order: tuple[int, int, int], seen: bytes) -> Any:
+    """Return a model fitted to values; it is asked for again until the next fit is due."""
+    return _arima()(np.frombuffer(seen), order=order).fit()
+
+
+@lru_cache(maxsize=16)
+def _continued(order: tuple[int, int, int], seen: bytes, more: bytes, horizon: int) -> FloatArray:
+    """Return the forecast after values that a model was fitted to and more; all jobs of an interval ask for it."""
+    fitted = _fitted(order, seen)
+    if more:
+        fitted = fitted.append(np.frombuffer(more))
+    following: FloatArray = fitted.forecast(horizon)
+    return following
 
 
 class MarketForecaster:
@@ -204,13 +240,19 @@ def make_live_forecaster(text: str, seconds: float) -> LiveMarketForecaster:
     """Return a forecaster for a live market.
 
     Raises:
-        ValueError: As :func:`make_forecaster`; or it knows the future, or must be fitted for too long.
+        ValueError: As :func:`make_forecaster`; or it knows the future, or what it needs is not installed.
     """
     made = make_forecaster(text, seconds)
+    if isinstance(made, Arima):
+        made.check()
     if not isinstance(made, LiveForecaster):
         can = [name for name, kind in FORECASTERS.items() if hasattr(kind, "newest")]
         raise ValueError(
-            f"forecaster must be one of {', '.join(can)} where nodes are held, got {text!r}, which knows the future or "
-            "takes too long to fit"
+            f"forecaster must be one of {', '.join(can)} where nodes are held, got {text!r}, which knows the future"
         )
     return LiveMarketForecaster(made)
+
+
+def is_reproducible(text: str) -> bool:
+    """Return whether a forecast is the same to the bit on every machine; a fit by maximum likelihood need not be."""
+    return not isinstance(FORECASTERS.make(text), Arima)

@@ -43,6 +43,7 @@ from lightning_core.parts.market.cloud_events import (
     QuotedBefore,
     SelectorFeedback,
 )
+from lightning_core.parts.market.forecasters import is_reproducible
 from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.offers import PlacedNodes
@@ -130,6 +131,8 @@ class MarketController:
             check_budget(budget)
         if any(SPOT_POLICIES.package(name) for _, name in self.named_parts({"policy": policy, "terms": terms})):
             self.rights = self.rights._replace(is_pure=False)  # what another package decides is recorded
+        if not is_reproducible(forecaster):
+            self.rights = self.rights._replace(is_pure=False)
         self.seconds, self._budget = interval, budget
         self.terms = None if terms is None else MarketTerms(**terms)
         self.choice = None if self.terms is None else SpotChoice(self.terms)

@@ -11,7 +11,7 @@ from lightning_core.bundle.values import exact_duration, read_spec
 from lightning_core.core.durations import parse_duration
 from lightning_core.core.names import did_you_mean
 from lightning_core.parts.market.market_controller import check_budget
-from lightning_core.parts.market.market_terms import MarketTerms
+from lightning_core.parts.market.market_terms import NEEDS_JOBS, MarketTerms
 from lightning_core.scheduler.settings import Settings
 from lightning_core.storage.job_specs import SAVE_EVERY
 
@@ -103,17 +103,26 @@ def market_to_dict(section: MarketSection) -> dict[str, Any]:
     return body
 
 
-def rented(settings: Settings, section: MarketSection) -> Settings:
+def rented(settings: Settings, section: MarketSection, jobs: int | None = None) -> Settings:
     """Return settings under which the pool itself decides how many nodes it holds.
 
     Args:
         settings: Settings with the devices of such a pool.
         section: Its market.
+        jobs: Number of jobs of its run, for the printed step of the selector; None if it is unknown.
+
+    Raises:
+        ValueError: If the step needs the number of jobs, and neither says it.
     """
     terms = MarketTerms(**section.terms)
+    given = section.terms
+    if terms.step == "paper" and terms.jobs is None:
+        if jobs is None:
+            raise ValueError(f"market step 'paper' {NEEDS_JOBS}")
+        given = {**given, "jobs": jobs}
     arguments: dict[str, Any] = {
         "interval": terms.seconds, "policy": "", "kept_fraction": terms.kept_fraction, "save_every": save_every(terms),
-        "forecaster": terms.forecaster, "minimum_charge": terms.minimum_charge, "terms": section.terms,
+        "forecaster": terms.forecaster, "minimum_charge": terms.minimum_charge, "terms": given,
     }  # fmt: skip
     if section.budget is not None:
         arguments["budget"] = section.budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lightning_core.core.limits import (
     MAX_FACTOR,
@@ -29,6 +29,13 @@ MAX_PATH, MAX_POLICIES = 4096, 1000
 # Policies that differ as much as possible: planning ahead, waiting, even pace, no forecast, no spot nodes.
 DEFAULT_POLICIES = ("semi-markov", "ahap", "max-spot", "uniform-progress", "ahanp", "on-demand")
 
+Step = Literal["adaptive", "paper"]
+"""How far a job's feedback moves the weights of the policies."""
+FirstJob = Literal["listed", "drawn"]
+"""Which policy a job gets before any feedback."""
+# What is said where the published step does not know the number of jobs.
+NEEDS_JOBS = "needs to know the number of jobs to come: add `jobs: 40`, with yours"
+
 
 @dataclass(frozen=True, slots=True)
 class MarketTerms:
@@ -42,8 +49,14 @@ class MarketTerms:
         interval: Seconds of an interval; None: as recorded.
         pool: Pool of a SpotLake recording, ``INSTANCE@ZONE``.
         policies: Specs of policies in :data:`~lightning_core.parts.market.spot_policies.SPOT_POLICIES`; each job gets
-            one of them; ``"paper"`` stands for the 112 of the paper.
+            one of them; ``"paper"`` stands for the 112 of the paper as printed, ``"repaired"`` for the same 112 with
+            the repairs that are this package's default.
         seed: Seed of the draws among them.
+        step: How far feedback moves the weights: ``"adaptive"``, or ``"paper"`` for the published step, which must know
+            the number of jobs.
+        jobs: Number of jobs to come, for the published step; None for those of the bundle.
+        first_job: Policy of the jobs before any feedback: ``"listed"`` for the first of the policies, or ``"drawn"``,
+            as published: each is as likely.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
         kept_fraction: Fraction of an interval left for training when nodes change in it, until that is measured.
@@ -67,6 +80,9 @@ class MarketTerms:
     pool: str = ""
     policies: tuple[str, ...] = DEFAULT_POLICIES
     seed: int = 0
+    step: Step = "adaptive"
+    jobs: int | None = None
+    first_job: FirstJob = "listed"
     value: float = 1.5
     grace: float = 1.5
     kept_fraction: float = 0.9
@@ -87,6 +103,15 @@ class MarketTerms:
         self.make()
         if type(self.seed) is not int or self.seed < 0:
             raise ValueError(f"market seed must be whole and at least 0, got {self.seed!r}")
+        if self.step not in get_args(Step):
+            raise ValueError(f"market step must be {' or '.join(get_args(Step))}, got {self.step!r}")
+        if self.first_job not in get_args(FirstJob):
+            raise ValueError(f"market first_job must be {' or '.join(get_args(FirstJob))}, got {self.first_job!r}")
+        if self.jobs is not None:
+            if self.step != "paper":
+                raise ValueError(f"market jobs is for step 'paper', got step {self.step!r}")
+            if type(self.jobs) is not int or self.jobs < 1:
+                raise ValueError(f"market jobs must be whole and at least 1, got {self.jobs!r}")
         self._check_types()
         self._check_ranges()
 

@@ -49,7 +49,7 @@ class SafetyNet:
         self.cheap = observation.price <= self.batch.on_demand
 
     def constrain(self, spot: IntArray, on_demand: IntArray, *, guarded: bool) -> Pair:
-        """Return the constrained request; without ``guarded`` rule 2 is left out."""
+        """Return the constrained request; without ``guarded`` rule 2 alone is left out."""
         pair = self.clip(spot, on_demand)
         if guarded:
             pair = self.guarded(*pair)

@@ -10,7 +10,8 @@ The published step is for the worst market and must know the number of jobs. The
 recorded markets, where a good policy is good on most days, it is a hundred times larger, and no worse on the worst.
 
 Until the first feedback a draw would be blind: jobs get the first policy, which should be the one that recordings show
-to be good. All policies get feedback from each job, so that nothing is learned less.
+to be good, unless ``draws_first``, as published. All policies get feedback from each job, so that nothing is learned
+less.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Selector(Stateful):
         share: Fraction of all weight that is redistributed evenly after each job (fixed share), so that a policy that
             was bad can come back.
         seed: Seed of the draws.
+        draws_first: Whether the policy of a job is drawn before any feedback too, as published: each is as likely.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -58,7 +60,14 @@ class Selector(Stateful):
 
     STATE = ("feedback_count", "earlier_count", "earned", "totals", "jobs_seen", "_lead", "_hedged")
 
-    def __init__(self, names: Sequence[str], jobs: int | None = None, share: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        jobs: int | None = None,
+        share: float = 0.0,
+        seed: int = 0,
+        draws_first: bool = False,
+    ) -> None:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"policies must have distinct names, at least one, got {list(names)}")
         if jobs is not None and jobs < 1:
@@ -66,7 +75,7 @@ class Selector(Stateful):
         if not 0 <= share < 1:
             raise ValueError(f"share must be at least 0 and below 1, got {share}")
         self.names = tuple(names)
-        self.jobs, self.share, self.seed = jobs, share, seed
+        self.jobs, self.share, self.seed, self.draws_first = jobs, share, seed, draws_first
         self.feedback_count = 0
         """Jobs that have given feedback, the earlier ones among them."""
         self.earlier_count = 0
@@ -117,12 +126,12 @@ class Selector(Stateful):
         return math.sqrt(self.feedback_count * self._spread) + 4 / 3 * self._spread + 2
 
     def choose(self, number: int = 0) -> str:
-        """Draw the policy of a job by the weights; before any feedback it is the first one.
+        """Draw the policy of a job by the weights; before any feedback it is the first one, unless that is drawn too.
 
         Args:
             number: Number of the job: between two updates the same number gives the same draw.
         """
-        if not self.feedback_count:
+        if not (self.feedback_count or self.draws_first):
             return self.names[0]
         draw = np.random.default_rng((self.seed, self.feedback_count, number)).random()
         chosen = int(np.searchsorted(np.cumsum(self.weights), draw, side="right"))

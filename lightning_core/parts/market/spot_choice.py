@@ -13,7 +13,7 @@ from lightning_core.core.events import Submit
 from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.parts.market.cloud_events import EarlierFeedback, SelectorFeedback
-from lightning_core.parts.market.market_terms import MarketTerms
+from lightning_core.parts.market.market_terms import NEEDS_JOBS, MarketTerms
 from lightning_core.parts.market.selector import Selector
 
 
@@ -23,13 +23,18 @@ class SpotChoice:
     Args:
         terms: Terms of the market.
 
+    Raises:
+        ValueError: If the selector's step must know the number of jobs, and the terms do not say it.
+
     Attributes:
         selector: Weights of the policies.
         drawn: Spec of the policy of each job that has not given feedback, by name.
     """
 
     def __init__(self, terms: MarketTerms) -> None:
-        self.selector = Selector(terms.policies, seed=terms.seed)
+        if terms.step == "paper" and terms.jobs is None:
+            raise ValueError(f"market step 'paper' {NEEDS_JOBS}")
+        self.selector = Selector(terms.policies, terms.jobs, seed=terms.seed, draws_first=terms.first_job == "drawn")
         self.drawn: dict[str, str] = {}
         self._submitted: dict[str, float] = {}  # scheduler time of the submission of each
         self._jobs = 0

@@ -159,7 +159,9 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--work", type=float, metavar="W", help=work)
     deadline = "intervals from now, or from each start, instead of the file's"
     parser.add_argument("--deadline", type=whole_number(1, MAX_INTERVALS), metavar="INTERVALS", help=deadline)
-    policy = "spot policy, such as ahap:omega=3, instead of the file's; several for a backtest, or paper for all 112"
+    policy = (
+        "spot policy, such as ahap:omega=3, instead of the file's; several for a backtest, or paper or repaired for 112"
+    )
     parser.add_argument("--policy", action="append", metavar="NAME", help=policy)
     parser.add_argument("--picture", type=new_file, metavar="FILE", help="draw a picture: PNG, SVG or PDF")
 

@@ -54,8 +54,8 @@ class MarketSupply:
 
         check_provision(self.content.commands.get("provision"), simulated=local)
 
-    def settings(self, settings: Settings) -> Settings:
-        return rented(settings, self.content)
+    def settings(self, settings: Settings, jobs: int | None = None) -> Settings:
+        return rented(settings, self.content, jobs)
 
     def announce(self) -> str:
         from lightning_core.parts.market.cloud.quotes import QuoteCommand

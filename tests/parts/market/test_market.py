@@ -26,6 +26,7 @@ from lightning_core.parts.market.forecasters import (
 )
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.ledger import Ledger
+from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.observation import Observation, SpotForecast, SpotPolicy
 from lightning_core.parts.market.programs.optimum import by_labels, optimum
 from lightning_core.parts.market.programs.progress_grid import grid_of
@@ -45,7 +46,7 @@ from lightning_core.parts.market.spot_policies import (
 )
 from lightning_core.parts.market.spot_policies.chain import transitions
 from lightning_core.parts.market.spot_policies.on_demand import fewest_in_time, on_demand_cost
-from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, pool_of
+from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, REPAIRED_POOL, pool_of
 from lightning_core.parts.market.spot_policies.semi_markov import _lose
 from lightning_core.parts.market.spot_policy_conformance import CHECKS, check_spot_policy
 from lightning_core.planning.time_series import LiveForecaster, errors
@@ -198,9 +199,14 @@ def test_the_fewest_nodes_that_are_in_time() -> None:
     assert fewest_in_time(costly.with_reserve()).tolist() == [8]
 
 
-def test_the_word_paper_stands_for_its_pool() -> None:
+def test_a_word_stands_for_the_paper_s_pool_as_printed_or_repaired() -> None:
     assert pool_of(["on-demand", "paper", "max-spot"]) == ("on-demand", *PAPER_POOL, "max-spot")
-    assert len(PAPER_POOL) == len(set(PAPER_POOL)) == 112
+    assert pool_of(["repaired"]) == REPAIRED_POOL
+    assert MarketTerms(policies=("paper",)).policies == PAPER_POOL
+    for pool, as_printed in ((PAPER_POOL, True), (REPAIRED_POOL, False)):
+        assert len(pool) == len(set(pool)) == 112
+        made = [SPOT_POLICIES.make(spec) for spec in pool]
+        assert {one.paper for one in made if isinstance(one, Ahap | Ahanp)} == {as_printed}
 
 
 def test_a_transition_is_as_likely_as_it_was_frequent_beside_the_prior() -> None:
@@ -550,7 +556,10 @@ def test_forecasts_do_not_use_the_future(forecaster: Any) -> None:
     assert forecaster.table(np.full(60, 7.0), 3) == pytest.approx(np.full((60, 3), 7.0))
 
 
-@pytest.mark.parametrize("text", ["last", "seasonal:period=4", "seasonal", "autoregressive:order=2,window=20,refit=5"])
+@pytest.mark.parametrize(
+    "text",
+    ["last", "seasonal:period=4", "seasonal", "autoregressive:order=2,window=20,refit=5", "arima:window=20,refit=5"],
+)
 def test_the_newest_forecast_is_the_last_of_the_table_to_the_bit(text: str) -> None:
     """A pool asks for that one, at each length of what it has seen."""
     values, forecaster = np.random.default_rng(2).uniform(0, 16, 60), make_forecaster(text, 3 * 3600.0)
@@ -558,6 +567,14 @@ def test_the_newest_forecast_is_the_last_of_the_table_to_the_bit(text: str) -> N
     table = forecaster.table(values, 9)
     for now, row in enumerate(table):
         assert np.array_equal(forecaster.newest(values[: now + 1], 9), row)
+
+
+def test_arima_goes_on_from_its_last_fit_which_is_made_every_so_many_values() -> None:
+    """(1, 1, 0) is fitted from 8 values before on, every 5: after 31 values the last fit is to 20 up to the 29th."""
+    arima = pytest.importorskip("statsmodels.tsa.arima.model").ARIMA
+    values = np.random.default_rng(3).uniform(0, 16, 31)
+    following = arima(values[9:29], order=(1, 1, 0)).fit().append(values[29:]).forecast(3)
+    assert Arima(window=20, refit=5).newest(values, 3) == pytest.approx(np.clip(following, values.min(), values.max()))
 
 
 def test_seasons_are_days_unless_said_otherwise() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,52 @@ def test_the_next_job_gets_the_policy_with_the_best_feedback(tmp_path: Path) -> 
     spot = policy_of(scheduler.status()[-1])
     assert (spot.text, spot.numbers[1]) == ("chain", 8)
     assert spot.numbers[0] > 0.9
+
+
+def test_arima_is_refused_before_the_start_without_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "statsmodels.tsa.arima.model", None)
+    with pytest.raises(ValueError, match="forecasts by ARIMA need statsmodels: pip install"):
+        MarketTerms(forecaster="arima")
+
+
+def test_the_published_step_moves_the_weights_by_the_number_of_jobs(tmp_path: Path) -> None:
+    """Eta is sqrt(2 ln M / K): with M = 3 policies and K = 8 jobs 0.524, so a lead of 1 weighs exp(0.524) times."""
+    scheduler = Scheduler(pool(tmp_path, step="paper", jobs=8))
+    scheduler.handle(Submit((job("a"),)), 0.0)
+    ended(scheduler, "a", 5.0)
+    scheduler.handle(PartEvent.of(SelectorFeedback("a", (1.0, 0.0, 0.0))), 6.0)
+    scheduler.handle(Submit((job("b"),)), 10.0)
+    drawn = policy_of(scheduler.status()[-1])
+    raised = math.exp(math.sqrt(2 * math.log(3) / 8))
+    assert drawn.numbers[0] == pytest.approx({"chain": raised}.get(drawn.text, 1.0) / (raised + 2))
+
+
+def test_before_any_feedback_the_first_policy_is_taken_or_as_published_drawn(tmp_path: Path) -> None:
+    def drawn(**more: Any) -> list[str]:
+        found = []
+        for seed in range(20):
+            scheduler = Scheduler(pool(tmp_path, seed=seed, **more))
+            scheduler.handle(Submit((job("a"),)), 0.0)
+            found.append(policy_of(scheduler.status()[0]).text)
+        return found
+
+    assert set(drawn()) == {POLICIES[0]}
+    as_published = drawn(first_job="drawn")
+    assert min(as_published.count(policy) for policy in POLICIES) >= 3  # of 20, where 6.7 are expected
+    assert as_published == drawn(first_job="drawn")  # the same seed draws the same
+    with pytest.raises(ValueError, match="market first_job must be listed or drawn, got 'best'"):
+        MarketTerms(first_job="best")  # type: ignore[arg-type]
+
+
+def test_the_published_step_is_refused_without_a_number_of_jobs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="market step 'paper' needs to know the number of jobs to come"):
+        Scheduler(pool(tmp_path, step="paper"))
+    with pytest.raises(ValueError, match="market jobs is for step 'paper', got step 'adaptive'"):
+        MarketTerms(jobs=3)
+    with pytest.raises(ValueError, match="market jobs must be whole and at least 1, got 0"):
+        MarketTerms(step="paper", jobs=0)
+    with pytest.raises(ValueError, match="market step must be adaptive or paper, got 'printed'"):
+        MarketTerms(step="printed")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -350,7 +397,7 @@ def test_batches_left_of_a_job() -> None:
         ({"policies": ["chain", "chain"]}, "each once, got chain, chain"),
         ({"policies": ["chains"]}, "spot policy must be one of ahanp, ahap, .* got 'chains'; did you mean"),
         ({"policies": ["ahap:omega=2.5"]}, "spot policy ahap: omega: expected int, got 2.5"),
-        ({"forecaster": "arima"}, "forecaster must be one of last, .*, got 'arima', which"),
+        ({"forecaster": "perfect"}, "forecaster must be one of last, .*, got 'perfect', which"),
         ({"forecaster": "seasonal:period=0"}, "period must be at least 1 interval, got 0"),
         ({"seed": -1}, "seed must be whole and at least 0, got -1"),
         ({"seed": 1.5}, "seed must be whole and at least 0, got 1.5"),

@@ -89,6 +89,26 @@ def test_a_price_is_cheap_in_relation_to_the_on_demand_price() -> None:
         assert np.sum(decided, axis=0).tolist() == [total]
 
 
+def test_ahanp_as_printed_takes_spot_nodes_first_however_dear() -> None:
+    """Lines 5 to 7: as many spot nodes as are there, the rest on demand."""
+    dear = seen([31.9], before=3, counts=[4], prices=[1.2], held=3)
+    assert pair(Ahanp(mode="paper").decide(dear)) == [[4], [2]]
+    assert pair(Ahanp().decide(dear)) == [[0], [6]]
+    costly = JobBatch([JOB], Market(np.full(10, 1.2), np.full(10, 12)), [0])
+    printed, repaired = backtest([Ahanp(mode="paper"), Ahanp()], costly, MarketForecaster(LastValue()), guarded=False)
+    assert printed.spot.sum() > 0 == printed.on_demand.sum()
+    assert repaired.on_demand.sum() > 0 == repaired.spot.sum()
+
+
+def test_without_the_safety_net_a_last_interval_is_trimmed_all_the_same() -> None:
+    """Nine of the twelve nodes that it plans end the job."""
+    job = replace(JOB, work=9.0, min_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, overhead="total")
+    batch = JobBatch([job], Market(np.full(10, 0.5), np.full(10, 12)), [0])
+    printed = Ahap(1, mode="paper", planner=Fixed(*([[12], [0]] for _ in range(10)), end="literal"))
+    [ledger] = backtest([printed], batch, MarketForecaster(LastValue()), guarded=False)
+    assert ledger.spot[0].tolist() == [9, *[0] * 9]
+
+
 def test_ahanp_as_printed_falls_to_the_minimum() -> None:
     """When the first spot nodes appear, and where it is idle though some are there."""
     printed = Ahanp(mode="paper")

@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray
 from lightning_core.core.control import part_objects
 from lightning_core.core.events import DevicesUnavailable, Event, ExitCause, Report, WorkerExited
 from lightning_core.core.jobs import Capability, Job, OnMiss
 from lightning_core.core.targets import BatchTarget
+from lightning_core.parts.market import forecasters
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.cloud_events import IntervalEnded, NodesSeen, NodesWanted, Quoted
 from lightning_core.parts.market.forecasters import LastValue, LiveMarketForecaster
@@ -157,6 +159,32 @@ def test_a_day_on_a_recorded_market_meets_all_deadlines_and_replays(policy: str,
     simulated(drawn(seed), *jobs, policy=policy, path=other)
     with Journal.open(other, read_only=True) as journal:
         assert journal.digest == digest
+
+
+def test_a_pool_looks_ahead_by_arima_and_its_journal_replays_whatever_a_fit_gives_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits, path = forecasters._fitted.cache_info().misses, tmp_path / "journal.db"
+    _, outcome, _ = simulated(
+        drawn(1), elastic("a", 24, 11), policy="ahap:omega=5", forecaster="arima:window=30,refit=6", path=path
+    )
+    assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
+    assert forecasters._fitted.cache_info().misses > fits
+    forecasters._continued.cache_clear()
+    monkeypatch.setattr(forecasters, "_fitted", lambda *_: Drifting())
+    with Journal.open(path, read_only=True) as journal:
+        assert replay(journal, whole=True).digest == journal.digest
+    forecasters._continued.cache_clear()
+
+
+class Drifting:
+    """A fit that says something else."""
+
+    def append(self, values: FloatArray) -> Drifting:
+        return self
+
+    def forecast(self, horizon: int) -> FloatArray:
+        return np.zeros(horizon)
 
 
 def test_at_one_instant_nodes_go_first_then_the_market_is_quoted_and_decides() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.cloud import command_provisioner
@@ -20,6 +22,7 @@ from lightning_core.parts.market.cloud.command_provisioner import CommandProvisi
 from lightning_core.parts.market.cloud.rented_nodes import RentedNodes
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster
 from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.market_section import read_market, rented
 from lightning_core.parts.market.market_terms import terms_of
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.online.online_plan import OnlinePlan
@@ -27,6 +30,7 @@ from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies import SPOT_POLICIES
 from lightning_core.run.differences import differences
+from lightning_core.scheduler.settings import Settings
 from tests.cli.test_cli import Said
 from tests.examples import examples
 from tests.waiting import until
@@ -279,4 +283,41 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     said = Said(capsys, "run", str(path), "--run-dir", str(tmp_path / "run"))
     assert said.code == 2
     assert re.search(words, said.err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_published_step_knows_the_number_of_jobs_of_a_bundle(tmp_path: Path) -> None:
+    def jobs(**market: Any) -> int | None:
+        terms = terms_of(on_market(tmp_path, BUNDLE, **market).settings)
+        assert terms is not None
+        return terms.jobs
+
+    assert jobs(step="paper") == 2
+    assert jobs(step="paper", jobs=40) == 40
+    assert jobs() is None
+    with pytest.raises(ValueError, match="needs to know the number of jobs to come: add `jobs: 40`"):
+        rented(Settings(), read_market({"step": "paper"}, tmp_path))  # of a pool
+
+
+def test_a_market_among_the_controllers_of_a_pool_is_refused() -> None:
+    """It would choose a spot policy for each job, and nothing would bring a node."""
+    content = {**BUNDLE, "pool": {"controllers": {"market": {"terms": {"policies": ["on-demand"]}}}}}
+    words = "pool.controllers.market: would decide about nodes that nothing brings: .* a section 'market' beside 'pool'"
+    with pytest.raises(BundleError, match=words):
+        Bundle.from_dict(content)
+
+
+def test_a_market_that_nothing_brings_nodes_for_is_refused_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bundle, "check", lambda *_, **__: pytest.fail("it goes on to start"))
+    (tmp_path / "market.csv").write_text("available,price\n4,0.3\n")
+    bundle: Bundle = Bundle.from_dict({**BUNDLE, "market": "market.csv"}, tmp_path)
+    fixed: Any = SimpleNamespace(comes_and_goes=False)  # a cluster of devices that stay
+    with pytest.raises(BundleError, match=r"cluster: its devices stay, .*Cluster.of\(bundle.supplied\(\)\)"):
+        bundle.run(run_dir=tmp_path / "run", cluster=fixed)
+    selector_alone = replace(bundle.supplied(), supply=None)
+    for cluster in (None, fixed):
+        with pytest.raises(BundleError, match=r"pool.controllers.market: .* give the bundle a supply"):
+            selector_alone.run(run_dir=tmp_path / "run", cluster=cluster)
     assert not (tmp_path / "run").exists()

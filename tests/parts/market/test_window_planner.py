@@ -11,7 +11,7 @@ from lightning_core.core.arrays import IntArray
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.observation import Observation, SpotForecast
 from lightning_core.parts.market.programs.progress_grid import exact_grid, group_of, groups_of
-from lightning_core.parts.market.programs.window_planner import Table, WindowPlanner
+from lightning_core.parts.market.programs.window_planner import End, Table, WindowPlanner, _end_of
 from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 
@@ -44,6 +44,50 @@ def test_the_worth_of_a_plan_counts_the_last_interval_and_is_unknown_after_it(in
     left = 2.0 * (4 - interval)
     assert planner.worth(seen(job, interval, 8.0 - left, 2), 9) == pytest.approx([20.0 - 0.4 * left])
     assert np.isnan(planner.worth(seen(job, 4, 6.0, 2), 9)).all()
+
+
+@pytest.mark.parametrize(
+    ("end", "worth"),
+    [
+        # Two nodes do half of the work within the window, for 1.6. As printed (eq. 10) V~ of that: two more intervals
+        # of two on-demand nodes, counted from the deadline 4, at whose end, 6, the job is worth nothing.
+        ("literal", 0.0 - 4.0 - 1.6),
+        ("target", 20.0 - 1.6),  # half of the work is due at the window's end: nothing is missing
+        ("rollout", 20.0 - 4.0 - 1.6),  # the two intervals begin at the window's end, so the job is in time
+    ],
+)
+def test_the_worth_at_the_end_of_a_window_is_that_of_its_end(end: End, worth: float) -> None:
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    assert WindowPlanner(end).worth(seen(job, 0, 0.0, 2), 1) == pytest.approx([worth])
+
+
+def test_the_worth_of_the_work_left_is_that_of_the_job_by_the_nodes_that_it_holds() -> None:
+    """V~ (eq. 9), on demand at 2.5: whoever holds all nodes need not launch any, which takes half an interval."""
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=0.5, shrink_fraction=0.5)
+    batch = JobBatch([job], Market(np.full(4, 0.4), np.full(4, 2), on_demand=2.5), [0])
+    left = [0.0, 1.0, 2.0, 3.0, 8.0]
+    worth = _end_of(batch, np.array([0]), np.array([left]), job.deadline, 3)
+    assert worth[:, 0].tolist() == [[job.worth_of_rest(one, held, 2.5) for one in left] for held in range(3)]
+    assert worth[2, 0, 2] == 20.0 - 10.0 - 5.0 != worth[1, 0, 2]
+
+
+@pytest.mark.parametrize(("end", "nodes"), [("literal", 2), ("target", 0)])
+def test_as_printed_a_job_that_is_ahead_buys_what_is_left_all_the_same(end: End, nodes: int) -> None:
+    """At the end of the window three quarters are due, and done. As printed, the last quarter is as if it were late."""
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    spot, on_demand = WindowPlanner(end).plan(seen(job, 1, 6.0, 2), 1, 2)
+    assert (spot.sum(), on_demand.sum()) == (nodes, 0)
+
+
+def test_the_last_interval_before_a_deadline_is_planned_and_none_after_it() -> None:
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    assert WindowPlanner().plan(seen(job, 3, 6.0, 2), 9, 1)[0].tolist() == [[2]]
+    assert WindowPlanner().plan(seen(job, 4, 6.0, 2), 9, 1)[0].tolist() == [[0]]
+
+
+def test_no_more_than_all_of_the_work_is_due() -> None:
+    job = SpotJob(8.0, 4, max_nodes=2)
+    assert [seen(job, 1, 0.0, 2).due(ahead).item() for ahead in (-1, 0, 2, 9)] == [2.0, 4.0, 8.0, 8.0]
 
 
 def test_numbers_of_nodes_that_the_job_cannot_use_are_not_planned() -> None:

@@ -16,8 +16,9 @@ Mode = Literal["default", "paper"]
 class Ahanp:
     """Keeps the number of nodes steady: halves or doubles it by progress and by the change of the spot count.
 
-    As printed, a fleet of on-demand nodes shrinks to the minimum when the first spot nodes appear, and a job that is
-    idle because spot nodes are dear starts on the minimum. By default the former doubles and the latter waits.
+    As printed, a fleet of on-demand nodes shrinks to the minimum when the first spot nodes appear, a job that is idle
+    because spot nodes are dear starts on the minimum, and spot nodes come first even where they cost more than
+    on-demand ones. By default the first doubles, the second waits, and the cheaper kind comes first.
 
     Args:
         sigma: Spot price, relative to the on-demand price, up to which spot nodes are cheap.
@@ -64,4 +65,7 @@ class Ahanp:
         )
         idles = ahead & ((available == 0) | ((held == 0) & (total == 0) & (not self.paper)))
         total = np.where(idles, 0, np.clip(total, batch.min_nodes, batch.max_nodes))
+        if self.paper:
+            spot = np.minimum(available, total)
+            return spot, total - spot
         return SafetyNet(observation).split(total)

@@ -8,15 +8,11 @@ from lightning_core.parts.market.ledger import Ledger
 from lightning_core.parts.market.observation import SpotPolicy
 from lightning_core.parts.market.programs.window_planner import End, WindowPlanner
 from lightning_core.parts.market.spot_policies import SPOT_POLICIES, Ahap
-from lightning_core.parts.market.spot_policies.ahap import Mode
 
 SIGMAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MAX_OMEGA = 5
 
-
-# Word that stands for the paper's pool where policies are listed.
-PAPER = "paper"
-PAPER_POOL = (
+REPAIRED_POOL = (
     *(
         f"ahap:omega={omega},commitment={commitment},sigma={sigma}"
         for omega in range(1, MAX_OMEGA + 1)
@@ -25,12 +21,16 @@ PAPER_POOL = (
     ),
     *(f"ahanp:sigma={sigma}" for sigma in SIGMAS),
 )
-"""Specs of the paper's 112 policies: 105 of AHAP, by window, commitment and price, and 7 of AHANP."""
+"""Specs of the paper's 112 policies, 105 of AHAP by window, commitment and price and 7 of AHANP, with our repairs."""
+PAPER_POOL = tuple(f"{spec},mode=paper" for spec in REPAIRED_POOL)
+"""Specs of the paper's 112 policies as printed."""
+POOLS = {"paper": PAPER_POOL, "repaired": REPAIRED_POOL}
+"""Pools by the words that stand for them where policies are listed."""
 
 
 def pool_of(specs: Sequence[str]) -> tuple[str, ...]:
-    """Return the specs of a pool's policies, with those of the paper in place of ``"paper"``."""
-    return tuple(one for spec in specs for one in (PAPER_POOL if spec == PAPER else (spec,)))
+    """Return the specs of a pool's policies, with those of :data:`POOLS` in place of their words."""
+    return tuple(one for spec in specs for one in POOLS.get(spec, (spec,)))
 
 
 def make_pool(specs: Sequence[str]) -> dict[str, SpotPolicy]:
@@ -47,16 +47,6 @@ def make_pool(specs: Sequence[str]) -> dict[str, SpotPolicy]:
         if isinstance(policy, Ahap):
             policy.planner = planners.setdefault(policy.planner.end, policy.planner)
     return pool
-
-
-def paper_pool(mode: Mode = "default") -> dict[str, SpotPolicy]:
-    """Return new policies of the paper's pool, by their specs without the mode (:func:`make_pool`).
-
-    Args:
-        mode: ``"paper"`` for the algorithms as printed.
-    """
-    made = make_pool([f"{spec},mode={mode}" for spec in PAPER_POOL])
-    return dict(zip(PAPER_POOL, made.values(), strict=True))
 
 
 def distinct(ledgers: Sequence[Ledger]) -> int:
