@@ -26,6 +26,11 @@ from lightning_core.planning.merged_plans import joined
 NEVER = 1e15
 # Part of the time that is left that a job of unknown work is counted with.
 UNKNOWN_WORK = 0.5
+import os
+OPTIMISM=float(os.environ.get('B','0'))
+SURE=0.15
+PERQ='perq' in os.environ.get('V','')
+from lightning_core.core.arrays import NORMAL
 
 
 class ByKind:
@@ -63,6 +68,7 @@ class ByKind:
         work = np.where(np.isnan(jobs.work), UNKNOWN_WORK * slack, np.minimum(jobs.work, NEVER))
         with np.errstate(divide="ignore"):
             by_kind = np.where(may, work[:, None] / jobs.pace, np.inf)
+        by_kind = by_kind * np.exp(-OPTIMISM * np.where(jobs.doubt > SURE, jobs.doubt, 0.0))
         started = jobs.batches > 0
         move = np.where(started, jobs.resize_seconds, 0.0)
         needs = KindNeeds(by_kind, slack, _sizes(jobs), jobs.weight, _devices(jobs), jobs.kind, move)
@@ -130,12 +136,13 @@ def _on_kind(jobs: JobView, rows: IntArray, k: int, devices: int) -> JobView:
     pace: FloatArray = np.where(some.pace[:, k] > 0, some.pace[:, k], 1.0)
     columns: dict[str, Any] = {
         "work": some.work / pace,
-        "quantiles": some.quantiles / pace[:, None],
+        "quantiles": some.quantiles / pace[:, None] * (np.exp((some.doubt[:,k]-_best_doubt(some))[:,None]*NORMAL) if PERQ else 1.0),
         "throughput": some.throughput * pace,
         "devices": max(int(devices), 1),
         "kinds": (),
         "kind": np.zeros(0, np.int64),
         "pace": np.zeros(0),
+        "doubt": np.zeros(0),
         "speedups": np.zeros(0, np.object_),
     }
     if len(some.speedup):
@@ -144,3 +151,7 @@ def _on_kind(jobs: JobView, rows: IntArray, k: int, devices: int) -> JobView:
         columns["held_devices"] = np.where(there, some.held_devices, 0.0)
         columns["trained_since"] = np.where(there, some.trained_since, np.inf)
     return replace(some, **columns)
+
+
+def _best_doubt(jobs: JobView) -> FloatArray:
+    return np.take_along_axis(jobs.doubt, np.argmax(jobs.pace, axis=1)[:, None], 1)[:, 0]

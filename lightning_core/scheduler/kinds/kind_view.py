@@ -54,7 +54,6 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         # On a kind that it has been on, the job says what its family is like; on none, the mean of the kinds does.
         level = np.log(own) - np.where(last >= 0, at_last, expected.mean(axis=1))
     rate = expected + np.where(measured, level, 0.0)[:, None]
-    spread[(last >= 0) & measured, last[(last >= 0) & measured]] = 0.0
     known = measured | family_known
     may = _may_be_on(round, counts, sizes, chooses_sizes=bool(speedups))
     log_pace = np.where(may, rate, -np.inf)
@@ -65,6 +64,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         "kinds": tuple(counts.tolist()),
         "kind": np.array([pool.kind_of(table.home[row]) for row in rows.tolist()], np.int64),
         "pace": pace,
+        "doubt": spread,
     }
     if speedups:
         columns["speedups"], columns["speedup"] = _speedups(table, rows, speedups, rate, best)
