@@ -79,13 +79,14 @@ def place(needs: KindNeeds) -> PlacedKinds:
     # Jobs stay where they are, unless more are in time if some do not.
     best, _ = _placed(needs, work, np.where(moves, np.inf, seconds * price), seconds * price)
     gain = float(needs.weight[best.in_time].sum())
-    for _ in range(0 if best.in_time.all() else ROUNDS):
+    most = float(needs.weight[(work <= needs.slack[:, None] + EPSILON).any(axis=1)].sum())
+    for _ in range(ROUNDS):
+        if gain > most - EPSILON:
+            break
         cost = seconds * np.where(moves, ELSEWHERE, 1.0) * price
         found, load = _placed(needs, work, cost)
         if (kept := float(needs.weight[found.in_time].sum())) > gain + EPSILON:
             best, gain = found, kept
-        if found.in_time.all():
-            break
         # A kind whose devices are wanted more than others becomes dearer.
         price = price * np.clip((load + 0.05) / (load.mean() + 0.05), 1 / STEP, STEP) ** 0.5
     return _use_idle(needs, work, _rest(needs, work, best))
@@ -117,14 +118,14 @@ def _placed(needs: KindNeeds, work: FloatArray, *costs: FloatArray) -> tuple[Pla
     rank[by_deadline] = np.arange(n)
     room = needs.devices[:, None] * needs.slack[by_deadline]  # device-seconds until each deadline that are free
     kind, in_time = np.full(n, -1), np.zeros(n, np.bool_)
-    wanted = np.zeros(k)
+    wanted, seconds_of = np.zeros(k), work * needs.size[:, None]
     for number, cost in enumerate(costs):
         cost = np.where(work <= needs.slack[:, None] + EPSILON, cost, np.inf)
         cheapest = cost.min(axis=1)
         left = np.flatnonzero(~in_time & np.isfinite(cheapest))
+        by_cost, options_of = np.argsort(cost, axis=1, kind="stable").tolist(), np.isfinite(cost).sum(axis=1).tolist()
         for row in left[np.lexsort((rank[left], cheapest[left] / needs.weight[left]))].tolist():
-            at, seconds = rank[row], work[row] * needs.size[row]
-            options = [one for one in np.argsort(cost[row], kind="stable").tolist() if np.isfinite(cost[row, one])]
+            at, seconds, options = rank[row], seconds_of[row], by_cost[row][: options_of[row]]
             if not number:
                 wanted[options[0]] += seconds[options[0]]
             for one in options:

@@ -39,17 +39,11 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     """
     table, rows, pool = round.table, round.rows, round.pool
     kinds, counts = pool.names, pool.counts(round.unavailable)
-    n, k = len(rows), len(kinds)
     last = table.kind[rows]
-    expected, spread = np.zeros((n, k)), np.zeros((n, k))
-    family_known = np.zeros(n, np.bool_)
-    trainings = dict[tuple[str, int], int]()
-    training = np.zeros(n, np.int64)
-    for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
-        family = table.jobs[row].family
-        expected[at], spread[at] = rates.expect(family, size, kinds)
-        family_known[at] = rates.has(family, size)
-        training[at] = trainings.setdefault((family, size), len(trainings))
+    families = [(table.jobs[row].family, size) for row, size in zip(rows.tolist(), sizes.tolist(), strict=True)]
+    expected, spread = rates.expect_all(families, kinds)
+    family_known = np.array([rates.has(*one) for one in families], np.bool_)
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(families))}
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
     # What is said of a job that has not trained counts only if nothing is known of its family.
     measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
@@ -68,7 +62,7 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         "kind": np.array([pool.kind_of(table.home[row]) for row in rows.tolist()], np.int64),
         "pace": pace,
         "doubt": spread,
-        "training": training,
+        "training": np.array([numbers[one] for one in families], np.int64),
     }
     if speedups:
         columns["speedups"], columns["speedup"] = _speedups(table, rows, speedups, rate, best)
