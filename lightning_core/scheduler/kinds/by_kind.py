@@ -179,4 +179,3 @@ def _on_kind(jobs: JobView, rows: IntArray, k: int, devices: int) -> JobView:
         columns["held_devices"] = np.where(there, some.held_devices, 0.0)
         columns["trained_since"] = np.where(there, some.trained_since, np.inf)
     return replace(some, **columns)
-
