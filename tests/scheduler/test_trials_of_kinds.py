@@ -132,7 +132,8 @@ def test_one_at_a_time_of_jobs_that_are_alike_tries_a_kind() -> None:
 def test_a_job_that_has_not_begun_tries_a_kind_before_one_that_would_have_to_move() -> None:
     hope = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
     view = seen(pool(2, easy("e1"), easy("e2"), urgent("u1"), urgent("u2")))
-    some = replace(view, training=np.full(4, 7), kind=np.array([0, 0, -1, 1]), batches=np.array([9, 9, 0, 9]))
+    view = replace(view, training=np.full(4, 7), deadline=np.array([1.0, 2.0, 3.0, 4.0]))
+    some = replace(view, kind=np.array([0, 0, -1, 1]), batches=np.array([9, 9, 0, 9]))
     placed = np.array([1, 1, 1, 0])
     assert by_kind._second_trials(some, placed, hope).tolist() == [True, True, False, False]
     there = replace(some, kind=np.array([1, 0, -1, 1]))
