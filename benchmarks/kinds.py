@@ -1,9 +1,10 @@
 """Measure deadlines met on a cluster of three kinds of GPUs: ours, ours blind to kinds, EDF, and Gavel's program.
 
 Rates are measured ones, jobs are drawn (:mod:`benchmarks.unlike.measured_kinds`), and all is played in virtual time.
-The blind take all devices for alike; ``learns`` knows that they differ and nothing else: it sees rates as jobs train.
-Gavel is the better of its two rows, all deadlines dropped from the program or the shortfall kept small where not all
-can be kept. A job that resumes on other devices loses 30 s, or nothing in the cells that say so.
+The blind take all devices for alike; ``learns`` knows that they differ and nothing else: it sees rates as jobs train,
+and has them try kinds. Gavel is the better of its two rows, all deadlines dropped from the program or the shortfall
+kept small where not all can be kept. A job that resumes on other devices loses 30 s, or nothing in the cells that say
+so.
 """
 
 from __future__ import annotations

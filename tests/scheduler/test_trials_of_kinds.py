@@ -54,7 +54,7 @@ def trains(scheduler: Scheduler, name: str, now: float, batches: int, busy: floa
 
 
 def urgent(name: str = "urgent", deadline: float = 300.0) -> tuple[Job, dict[str, float]]:
-    """Return a job that takes 500 s on an old device; on a new one nobody knows."""
+    """Return a job that takes 500 s on an old device; on a new one its rate is unknown."""
     return job(name, deadline, 1000, model="net"), {"old": 2.0}
 
 
@@ -63,7 +63,7 @@ def easy(name: str = "easy") -> tuple[Job, dict[str, float]]:
     return job(name, 5000.0, 1000, model="other", kinds=("new",)), {"new": 10.0}
 
 
-def test_a_job_that_would_be_late_tries_a_kind_that_nobody_knows_though_it_is_not_idle() -> None:
+def test_a_job_that_would_be_late_tries_an_unknown_kind_though_it_is_not_idle() -> None:
     assert where(pool(1, easy(), urgent())) == {"urgent": "new"}
 
 
@@ -149,7 +149,7 @@ def test_nothing_is_hoped_where_rates_are_known(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_forecast_on_a_kind_that_is_known_is_not_widened_by_another_that_is_not() -> None:
-    # Other trainings are faster on new devices: so that is its fastest kind, and nobody knows how fast.
+    # Other trainings are faster on new devices: so that is its fastest kind, and how fast is unknown.
     runs = [(job(f"o{k}", 5000.0, 10, model=f"o{k}", kinds=("old",)), {"old": 2.0, "new": 8.0}) for k in range(3)]
     scheduler = pool(3, *runs, (job("one", 5000.0, 1000, model="net"), {"old": 2.0}))
     view = seen(scheduler)

@@ -2,7 +2,7 @@
 
 Any policy works on several kinds so, by its own rule. One that serves jobs in an order lets each take, in that order,
 the kind on which it ends first; for the others :mod:`lightning_core.planning.kinds` places the jobs so that many end in
-time.
+time. Both hope for the best where a rate is not measured, so that kinds are tried where that may pay.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lightning_core.planning.merged_plans import joined
 NEVER = 1e15
 # Part of the time that is left that a job of unknown work is counted with.
 UNKNOWN_WORK = 0.5
-# Spreads by which a rate that nobody has measured is hoped to exceed what is expected: what is hoped for and untrue is
-# found out within seconds, and what is not hoped for never.
+# Spreads by which a rate that was never measured is hoped to exceed what is expected. A hope that is vain ends within
+# seconds, once the job trains there; a kind that is taken for slow would never be tried.
 HOPE = 1.0
 # Spread of a rate that counts as measured.
 MEASURED = 0.2
