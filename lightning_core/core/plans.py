@@ -77,6 +77,8 @@ class JobView:
         kinds: Number of devices of each kind, ``k`` of them.
         kind: Kind on which its process is; -1 for none.
         pace: Throughput on each kind as a part of that on the fastest, shape ``(n, k)``; 0 where it cannot be.
+        doubt: Spread of the logarithm of its throughput on each kind, shape ``(n, k)``.
+        training: Number of what it trains, the same for jobs that are alike.
         speedups: Its ``speedup`` on each kind, shape ``(n, k)``, for a policy that chooses sizes.
     """
 
@@ -112,6 +114,8 @@ class JobView:
     kinds: tuple[int, ...] = ()
     kind: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     pace: FloatArray = field(default_factory=_no_floats)
+    doubt: FloatArray = field(default_factory=_no_floats)
+    training: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     speedups: ObjectArray = field(default_factory=_no_objects)
 
     def __post_init__(self) -> None:

@@ -93,14 +93,14 @@ def in_time(needs: KindNeeds, work: FloatArray | None = None) -> PlacedKinds:
     # Jobs stay where they are, unless more are in time if some do not.
     best, _ = _placed(needs, work, np.where(moves, np.inf, seconds * price), seconds * price)
     gain = float(needs.weight[best.in_time].sum())
-    rounds = ROUNDS if len(needs.slack) <= MANY else 1
-    for _ in range(0 if best.in_time.all() else rounds):
+    most = float(needs.weight[(work <= needs.slack[:, None] + EPSILON).any(axis=1)].sum())
+    for _ in range(ROUNDS if len(needs.slack) <= MANY else 1):
+        if gain > most - EPSILON:
+            break
         cost = seconds * np.where(moves, ELSEWHERE, 1.0) * price
         found, load = _placed(needs, work, cost)
         if (kept := float(needs.weight[found.in_time].sum())) > gain + EPSILON:
             best, gain = found, kept
-        if found.in_time.all():
-            break
         # A kind whose devices are wanted more than others becomes dearer.
         price = price * np.clip((load + 0.05) / (load.mean() + 0.05), 1 / STEP, STEP) ** 0.5
     return _rest(needs, work, best)

@@ -306,7 +306,9 @@ class Settings:
 
     def devices_at(self, location: str) -> tuple[int, ...]:
         """Return the devices at a location; all devices for an empty name."""
-        return tuple(k for k in range(self.devices) if not location or self.locations[k : k + 1] == (location,))
+        if not location:
+            return tuple(range(self.devices))
+        return tuple(k for k in range(self.devices) if self.locations[k : k + 1] == (location,))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the estimator is named, so that a replay uses the same one whatever the default."""

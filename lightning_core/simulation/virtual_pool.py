@@ -24,6 +24,8 @@ from lightning_core.simulation.virtual_workers import Device, Devices, VirtualWo
 
 # Seconds after which a worker that may train beside others reports its progress, as a live one does.
 PROGRESS_EVERY = 1.0
+# Seconds of training after which a worker reports how fast it is on its devices, where they are of several kinds.
+FIRST_PROGRESS = 10.0
 # Throughput of a job beside others, by its name and theirs, as a fraction of its throughput alone.
 Pace = Callable[[str, Sequence[str]], float]
 
@@ -65,7 +67,7 @@ class VirtualPool:
         self._queue = queue
         self._send = send
         # A pace is measured from report to report; alone, cells are enough.
-        self._kinds, self._machines = kinds, machines
+        self._kinds, self._unlike, self._machines = kinds, len(set(kinds)) > 1, machines
         self._pace, self._progress_every = pace, math.inf if pace is None else PROGRESS_EVERY
         # Devices on which nothing is launched; called when a process has left its devices.
         self._closed: set[int] = set()
@@ -147,9 +149,10 @@ class VirtualPool:
             self._schedule_report(worker)
 
     def _schedule_report(self, worker: VirtualWorker) -> None:
-        worker.entry = self._queue.at(
-            worker.aim(self._delays.report_every, self._progress_every), self.report_due, worker
-        )
+        every = self._progress_every
+        if self._unlike and worker.reported <= worker.since:
+            every = min(every, FIRST_PROGRESS)
+        worker.entry = self._queue.at(worker.aim(self._delays.report_every, every), self.report_due, worker)
 
     def _train(self, worker: VirtualWorker, share: float, at: Devices, beside: int = 0) -> None:
         """Continue a worker with a share or beside others; without either it stops and reports that."""

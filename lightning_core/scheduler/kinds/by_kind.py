@@ -2,7 +2,7 @@
 
 Any policy works on several kinds so, by its own rule. One that serves jobs in an order lets each take, in that order,
 the kind on which it ends first; for the others :mod:`lightning_core.planning.kinds` places the jobs so that many end in
-time.
+time. Both hope for the best where a rate is not measured, so that kinds are tried where that may pay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.arrays import NORMAL, BoolArray, FloatArray, IntArray
 from lightning_core.core.plans import JobView, Plan
 from lightning_core.core.protocols import Estimator, KeepsRows, LooksAtCurves, Policy, Queues
 from lightning_core.core.reasons import index
@@ -26,6 +26,11 @@ from lightning_core.planning.merged_plans import joined
 NEVER = 1e15
 # Part of the time that is left that a job of unknown work is counted with.
 UNKNOWN_WORK = 0.5
+# Spreads by which a rate that was never measured is hoped to exceed what is expected. A hope that is vain ends within
+# seconds, once the job trains there; a kind that is taken for slow would never be tried.
+HOPE = 1.0
+# Spread of a rate that counts as measured.
+MEASURED = 0.2
 
 
 class ByKind:
@@ -58,11 +63,25 @@ class ByKind:
         return replace(joined(jobs, plans, used), kind=kind)
 
     def _place(self, jobs: JobView, now: float) -> IntArray:
+        """Return the kind of each job, with hope for rates that are not measured: so jobs try kinds where that may pay.
+
+        Of jobs that are alike, one at a time tries a kind; for the others the rate there is what is expected.
+        """
+        hope = np.where(jobs.doubt > MEASURED, HOPE * jobs.doubt, 0.0)
+        kind = self._place_with(jobs, now, hope)
+        for _ in jobs.kinds:
+            if not (second := _second_trials(jobs, kind, hope)).any():
+                break
+            hope[second, kind[second]] = 0.0
+            kind = self._place_with(jobs, now, hope)
+        return kind
+
+    def _place_with(self, jobs: JobView, now: float, hope: FloatArray) -> IntArray:
         slack = np.maximum(jobs.deadline - now, 1e-9)
         may = jobs.pace > 0
         work = np.where(np.isnan(jobs.work), UNKNOWN_WORK * slack, np.minimum(jobs.work, NEVER))
         with np.errstate(divide="ignore"):
-            by_kind = np.where(may, work[:, None] / jobs.pace, np.inf)
+            by_kind = np.where(may, work[:, None] / jobs.pace, np.inf) * np.exp(-hope)
         started = jobs.batches > 0
         move = np.where(started, jobs.resize_seconds, 0.0)
         needs = KindNeeds(by_kind, slack, _sizes(jobs), jobs.weight, _devices(jobs), jobs.kind, move)
@@ -103,6 +122,19 @@ class ByKind:
             cast(Saves, policy).restore(saved)
 
 
+def _second_trials(jobs: JobView, kind: IntArray, hope: FloatArray) -> BoolArray:
+    """Return which jobs are placed on a kind in hope, while one like them tries it; shape ``(n,)``.
+
+    One that is there tries it before one that has not begun, and that before one that would have to move.
+    """
+    tries = (kind >= 0) & (np.take_along_axis(hope, np.maximum(kind, 0)[:, None], 1)[:, 0] > 0)
+    some = np.flatnonzero(tries)
+    order = some[np.lexsort((jobs.deadline[some], jobs.batches[some] > 0, jobs.kind[some] != kind[some]))]
+    trials = np.stack([jobs.training[order], kind[order]], axis=1)
+    tries[order[np.unique(trials, axis=0, return_index=True)[1]]] = False
+    return tries
+
+
 def _nothing_for(n: int) -> Plan:
     """Return the plan of ``n`` jobs that can be on no device that there is now."""
     reason = np.full(n, index("no_room"))
@@ -128,14 +160,17 @@ def _on_kind(jobs: JobView, rows: IntArray, k: int, devices: int) -> JobView:
     """Return the view of some jobs as it is on a kind of its own, with that kind's devices."""
     some = jobs.only(rows)
     pace: FloatArray = np.where(some.pace[:, k] > 0, some.pace[:, k], 1.0)
+    best = np.take_along_axis(some.doubt, np.argmax(some.pace, axis=1)[:, None], 1)[:, 0]  # that of the quantiles
     columns: dict[str, Any] = {
         "work": some.work / pace,
-        "quantiles": some.quantiles / pace[:, None],
+        "quantiles": some.quantiles / pace[:, None] * np.exp((some.doubt[:, k] - best)[:, None] * NORMAL),
         "throughput": some.throughput * pace,
         "devices": max(int(devices), 1),
         "kinds": (),
         "kind": np.zeros(0, np.int64),
         "pace": np.zeros(0),
+        "doubt": np.zeros(0),
+        "training": np.zeros(0, np.int64),
         "speedups": np.zeros(0, np.object_),
     }
     if len(some.speedup):

@@ -15,13 +15,13 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from lightning_core.core.arrays import FloatArray
+from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.core.saved_state import decode, encode
 
 # Spread of the effect of a kind, and of the rest: those of 80 measured trainings on three kinds are .79 and .38.
@@ -62,9 +62,9 @@ class KindRates:
         # Batches and seconds of a family on so many devices, by kind of device.
         self._seen: dict[Training, dict[str, tuple[float, float]]] = {}
         self._recalled: set[tuple[str, int, str]] = set()  # what no job of this pool has shown
-        self._known: dict[tuple[Training, tuple[str, ...]], tuple[FloatArray, FloatArray]] = {}
         self._known_apart: dict[tuple[str, int, str], tuple[float, float]] = {}
-        self._effects: tuple[FloatArray, FloatArray] | None = None
+        # How kinds compare, by the names of all; gone once more is seen.
+        self._effects: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -75,7 +75,8 @@ class KindRates:
         """Restore a state that :meth:`state` returned."""
         self._seen = {(family, devices): by_kind for family, devices, by_kind in decode(state["seen"])}
         self._recalled = {(family, devices, kind) for family, devices, kind in state["recalled"]}
-        self._forget()
+        self._effects.clear()
+        self._known_apart.clear()
 
     def observe(self, family: str, devices: int, kind: str, batches: float, seconds: float) -> None:
         """Record a measurement.
@@ -96,7 +97,8 @@ class KindRates:
             oldest = next(iter(self._seen))
             del self._seen[oldest]
             self._recalled = {one for one in self._recalled if one[:2] != oldest}
-        self._forget()
+        self._effects.clear()
+        self._known_apart.clear()
 
     def recall(self, family: str, devices: int, kind: str, rate: float) -> None:
         """Take what an earlier run has measured where nothing is known yet; ``rate`` is in batches per second."""
@@ -123,10 +125,23 @@ class KindRates:
         Of a family that was never seen the logarithms are those of a family that does one batch per second on average:
         they say how the kinds compare.
         """
-        key = (family, devices), kinds
-        if (found := self._known.get(key)) is None:
-            found = self._known[key] = self._regress(*key)
-        return found
+        expected, spread = self.expect_all([(family, devices)], kinds)
+        return expected[0], spread[0]
+
+    def expect_all(self, trainings: Sequence[Training], kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """Return the same for ``n`` families, each on its number of devices; shapes ``(n, k)``."""
+        effect, covariance = self._kind_effects(kinds)
+        seen, rate, seconds = self._measured(trainings, kinds)
+        noise = LONGEST**2 + SECOND**2 / np.maximum(seconds, 0.1)
+        # The level stands for the family; its error is that of the rates it was taken from.
+        weight = seen / (noise + REST**2)
+        weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-9)
+        level = (weight * (rate - effect)).sum(axis=1)
+        contrast = np.eye(len(kinds)) - weight[:, None, :]
+        of_effects = np.einsum("nij,jk,nik->ni", contrast, covariance, contrast)
+        of_rests = REST**2 + (weight**2 * (noise + REST**2)).sum(axis=1)
+        spread = np.sqrt(np.maximum(of_effects, 0.0) + of_rests[:, None])
+        return np.where(seen, rate, effect + level[:, None]), np.where(seen, np.sqrt(noise), spread)
 
     def apart(self, family: str, devices: int, kind: str) -> tuple[float, float]:
         """Return the expected logarithm of a rate on several machines over that on one, and its spread.
@@ -173,53 +188,28 @@ class KindRates:
             batches > 0 and kind in kinds for kind, (batches, _) in self._seen.get((family, devices), {}).items()
         )
 
-    def _forget(self) -> None:
-        self._known.clear()
-        self._known_apart.clear()
-        self._effects = None
-
-    def _regress(self, training: Training, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
-        effect, covariance = self._kind_effects(kinds)
-        mean, spread = effect.copy(), np.sqrt(np.diag(covariance) + REST**2)
-        measured = {kinds.index(kind): seen for kind, seen in self._seen.get(training, {}).items()
-                    if kind in kinds and seen[0] > 0}  # fmt: skip
-        if not measured:
-            return mean, spread
-        at = np.array([*measured])
-        rate = np.array([math.log(batches / seconds) for batches, seconds in measured.values()])
-        noise = np.array([LONGEST**2 + SECOND**2 / max(seconds, 0.1) for _, seconds in measured.values()])
-        weight = 1.0 / (noise + REST**2)
-        weight /= weight.sum()
-        level = float(weight @ (rate - effect[at]))
-        mean += level
-        # The level stands for the family; its error is that of the rates it was taken from.
-        contrast = np.eye(len(kinds)) - np.zeros((len(kinds), 1))
-        contrast[:, at] -= weight
-        of_effects = np.einsum("ij,jk,ik->i", contrast, covariance, contrast)
-        spread = np.sqrt(np.maximum(of_effects, 0.0) + REST**2 + float(weight**2 @ (noise + REST**2)))
-        mean[at], spread[at] = rate, np.sqrt(noise)
-        return mean, spread
+    def _measured(
+        self, trainings: Iterable[Training], kinds: tuple[str, ...]
+    ) -> tuple[BoolArray, FloatArray, FloatArray]:
+        """Return whether each was seen on each kind, the logarithm of its rate, or 0, and the seconds: ``(n, k)``."""
+        nothing = dict[str, tuple[float, float]]()
+        found = [[by_kind.get(kind, (0.0, 0.0)) for kind in kinds]
+                 for by_kind in (self._seen.get(training, nothing) for training in trainings)]  # fmt: skip
+        batches, seconds = np.moveaxis(np.array(found, np.float64).reshape(-1, len(kinds), 2), 2, 0)
+        seen = batches > 0
+        return seen, np.log(np.where(seen, batches, 1.0) / np.where(seen, seconds, 1.0)), seconds
 
     def _kind_effects(self, kinds: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
         """Return how the kinds compare over all families, a mean of logarithms, shape ``(k,)``, and its covariance."""
-        if self._effects is not None and len(self._effects[0]) == len(kinds):
-            return self._effects
-        k = len(kinds)
-        precision, pull = np.eye(k) / EFFECT**2, np.zeros(k)
-        for by_kind in self._seen.values():
-            rows = [(kinds.index(kind), math.log(batches / seconds))
-                    for kind, (batches, seconds) in by_kind.items() if kind in kinds and batches > 0]  # fmt: skip
-            if len(rows) < 2:
-                continue
-            at, rate = np.array([row for row, _ in rows]), np.array([one for _, one in rows])
+        if (known := self._effects.get(kinds)) is None:
+            seen, rate, _ = self._measured(self._seen, kinds)
             # What the rates of one family say of the effects, whatever its own level.
-            centred = (np.eye(len(at)) - 1.0 / len(at)) / REST**2
-            precision[np.ix_(at, at)] += centred
-            pull[at] += centred @ rate
-        covariance: FloatArray = np.linalg.inv(precision).astype(np.float64)
-        found: tuple[FloatArray, FloatArray] = covariance @ pull, covariance
-        self._effects = found
-        return found
+            part = seen / np.maximum(np.sqrt(seen.sum(axis=1, keepdims=True)), 1.0)
+            centred = np.diag(seen.sum(axis=0)) - part.T @ part
+            pull = (rate - part * (part * rate).sum(axis=1, keepdims=True)).sum(axis=0) / REST**2
+            covariance = np.linalg.inv(np.eye(len(kinds)) / EFFECT**2 + centred / REST**2).astype(np.float64)
+            known = self._effects[kinds] = covariance @ pull, covariance
+        return known
 
 
 def _updated(mean: float, spread: float, seen: Sequence[float], noise: float) -> tuple[float, float]:

@@ -39,16 +39,12 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
     """
     table, rows, pool = round.table, round.rows, round.pool
     kinds, counts = pool.names, pool.counts(round.unavailable)
-    n, k = len(rows), len(kinds)
     last = table.kind[rows]
-    expected, spread = np.zeros((n, k)), np.zeros((n, k))
-    family_known = np.zeros(n, np.bool_)
-    alike: dict[tuple[str, int], list[int]] = {}
-    for at, (row, size) in enumerate(zip(rows.tolist(), sizes.tolist(), strict=True)):
-        alike.setdefault((table.jobs[row].family, size), []).append(at)
-    for (family, size), some in alike.items():
-        expected[some], spread[some] = rates.expect(family, size, kinds)
-        family_known[some] = rates.has(family, size, kinds)
+    families = [(table.jobs[row].family, size) for row, size in zip(rows.tolist(), sizes.tolist(), strict=True)]
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(families))}
+    training = np.array([numbers[one] for one in families], np.int64)
+    expected, spread = (of_each[training] for of_each in rates.expect_all([*numbers], kinds))
+    family_known = np.array([rates.has(*one, kinds) for one in numbers], np.bool_)[training]
     at_last = np.take_along_axis(expected, np.maximum(last, 0)[:, None], 1)[:, 0]
     # What is said of a job that has not trained counts only if nothing is known of its family.
     measured = ~np.isnan(own) & ((last >= 0) & (table.recent_busy[rows] > 0) | ~family_known)
@@ -56,7 +52,6 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         # On a kind that it has been on, the job says what its family is like; on none, the mean of the kinds does.
         level = np.log(own) - np.where(last >= 0, at_last, expected.mean(axis=1))
     rate = expected + np.where(measured, level, 0.0)[:, None]
-    spread[(last >= 0) & measured, last[(last >= 0) & measured]] = 0.0
     known = measured | family_known
     may = _may_be_on(round, counts, sizes, chooses_sizes=bool(speedups))
     log_pace = np.where(may, rate, -np.inf)
@@ -67,6 +62,8 @@ def on_kinds(round: Round, rates: KindRates, own: FloatArray, sizes: IntArray, s
         "kinds": tuple(counts.tolist()),
         "kind": np.array([pool.kind_of(table.home[row]) for row in rows.tolist()], np.int64),
         "pace": pace,
+        "doubt": spread,
+        "training": training,
     }
     if speedups:
         columns["speedups"], columns["speedup"] = _speedups(round, rates, speedups, rate, best)
