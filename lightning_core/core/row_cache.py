@@ -1,8 +1,9 @@
-"""A cache for what a policy or an estimator computes from the row of a job alone."""
+"""Caches for what need not be worked out again, such as what a policy computes from the row of a job alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from lightning_core.core.arrays import FloatArray, IntArray
 
 # Rows processed together, so that their arrays stay in the processor's cache.
 BLOCK = 512
+
+
+class Memo(dict[Any, Any]):
+    """Answers that need not be worked out again. They are no state: one that is missing is found again."""
 
 
 class RowCache:

@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_core.core.arrays import IntArray
 from lightning_core.core.jobs import Job, Spread
+from lightning_core.core.row_cache import Memo
 from lightning_core.core.saved_state import Stateful
 from lightning_core.scheduler.settings import Settings
 
@@ -52,9 +53,9 @@ class PoolDevices(Stateful):
         names = [name or f"device {device}" for device, name in enumerate(self.machines)]
         self.machine_of: tuple[int, ...] = tuple(map([*dict.fromkeys(names)].index, names))
         """Index of the machine of each device; empty while all are on one."""
-        self._most: dict[Any, int] = {}
+        self._most = Memo()
         self._every = tuple(range(len(self.names)))
-        self._allowed: dict[tuple[object, ...], Devices] = {}
+        self._allowed = Memo()
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
@@ -135,8 +136,9 @@ class PoolDevices(Stateful):
             unavailable: Devices that do not count.
         """
         key = job.location, job.kinds, job.device, job.spread, unavailable
-        if (known := self._most.get(key)) is not None:
-            return known
+        found: int | None = self._most.get(key)
+        if found is not None:
+            return found
         found = 0
         for kind in self.allowed_kinds(job) if self.kinds else (-1,):
             there = [device for device in self.allowed(job, kind) if device not in unavailable]

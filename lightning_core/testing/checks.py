@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lightning_core.core.row_cache import RowCache
+from lightning_core.core.row_cache import Memo, RowCache
 from lightning_core.core.saved_state import Saves
 
 Part = TypeVar("Part")
@@ -68,7 +68,7 @@ def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
 
 def _contents(part: Any) -> dict[str, Any] | None:
     """Return the attributes or elements of an object by how they are reached; None if it has none."""
-    if isinstance(part, RowCache):
+    if isinstance(part, RowCache | Memo):
         return {}  # whatever it holds, its values are the same
     if isinstance(part, np.ndarray):
         return {".shape": part.shape, "": part.tolist() if part.dtype == object else part.tobytes()}

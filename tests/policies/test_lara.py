@@ -65,8 +65,9 @@ def test_each_job_has_a_printed_threshold_of_its_own_in_a_pool(kinds: bool) -> N
         for answer in scheduler.handle(Tick(), 10.0 * step + 5):
             if isinstance(answer, Grant):
                 shares[answer.job] = answer.share
-                if answer.reason.code == "explore_batches":
-                    explored[answer.job].append(str(answer.reason))
+        for status in scheduler.status():
+            if status.grant_reason.code == "explore_batches":
+                explored[status.name].append(str(status.grant_reason))
         if step == 5 and not kinds:
             assert shares == {"vit": 1.0, "cnn": 0.0, "other": 0.0}, "only vit is yet to be explored"
     assert all(words.endswith("of 80 batches trained") for words in explored["vit"])

@@ -95,7 +95,7 @@ def test_a_requested_device_count_is_lowered_to_what_exists() -> None:
     tell(scheduler, Submit((job("one", sizes=(1, 2, 4)),)), 0.0)
     assert len(where(scheduler)["one"]) == 4
     tell(scheduler, DevicesUnavailable((1, 2, 3), "their nodes are gone"), 1.0)
-    assert where(scheduler) == {}  # no one has allowed it: its size was fixed
+    assert where(scheduler) == {"one": (0,)}
     tell(scheduler, SetDevices("one", 4), 2.0)
     assert where(scheduler) == {"one": (0,)}
     tell(scheduler, DevicesUnavailable((1,)), 3.0)

@@ -36,7 +36,7 @@ def test_a_run_says_how_its_jobs_ended_and_what_they_took(tmp_path: Path) -> Non
     assert told["jobs"]["met"] == {
         "verdict": "met", "finished_at": 15.0, "metric": "batches", "value": 100, "best": 100, "loss": None,
         "batches": 100, "reason": "target met with 50.0s to spare", "target": "100 batches", "deadline": 60.0,
-        "busy": 9.0, "device_seconds": 9.0,
+        "busy": 9.0, "device_seconds": 9.0, "kind": "",
         "rejected_losses": 2, "restarts": 0, "lost_batches": 0, "fault": None, "best_model": str(best),
     }  # fmt: skip
     assert (told["jobs"]["trains"]["finished_at"], "best_model" in told["jobs"]["trains"]) == (None, False)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray
+from lightning_core.core.row_cache import Memo
 from lightning_core.core.saved_state import decode, encode
 
 # Spread of the effect of a kind, and of the rest: those of 80 measured trainings on three kinds are .79 and .38.
@@ -62,9 +63,9 @@ class KindRates:
         # Batches and seconds of a family on so many devices, by kind of device.
         self._seen: dict[Training, dict[str, tuple[float, float]]] = {}
         self._recalled: set[tuple[str, int, str]] = set()  # what no job of this pool has shown
-        self._known_apart: dict[tuple[str, int, str], tuple[float, float]] = {}
+        self._known_apart = Memo()
         # How kinds compare, by the names of all; gone once more is seen.
-        self._effects: dict[tuple[str, ...], tuple[FloatArray, FloatArray]] = {}
+        self._effects = Memo()
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
