@@ -90,10 +90,18 @@ class PoolDevices(Stateful):
         self.kinds, self.machines = self.after(kinds, machines)
         self._look()
 
-    def counts(self, unavailable: Collection[int]) -> IntArray:
-        """Return how many devices of each kind can have workers, shape ``(k,)``."""
-        there = [k for device, k in enumerate(self.of.tolist()) if device not in unavailable]
-        return np.bincount(np.array(there, np.int64), minlength=len(self.names))
+    def counts(self, unavailable: Collection[int], *, together: bool = False) -> IntArray:
+        """Return how many devices of each kind can have workers, shape ``(k,)``.
+
+        Args:
+            unavailable: Devices that cannot.
+            together: Whether to count those of the machine that has most of them.
+        """
+        of, found = self.of.tolist(), list[int]()
+        for kind in range(len(self.names)):
+            there = [device for device, one in enumerate(of) if one == kind and device not in unavailable]
+            found.append(self.together(there) if together else len(there))
+        return np.array(found, np.int64)
 
     def allowed_kinds(self, job: Job) -> tuple[int, ...]:
         """Return the kinds on which a job may be."""

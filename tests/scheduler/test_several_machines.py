@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lightning_core.core.commands import SetDevices
-from lightning_core.core.earlier_runs import check_run
+from lightning_core.core.earlier_runs import EarlierRun, check_run
 from lightning_core.core.events import DevicesFound, DevicesUnavailable, EarlierRuns, Report, Submit, Tick
 from lightning_core.core.jobs import Capability, Job, Spread
 from lightning_core.core.speedup import SpeedUp
@@ -168,6 +168,21 @@ def test_a_kind_of_devices_may_have_several_machines() -> None:
     wide = replace(pair, min_devices=3, max_devices=3, spread=Spread.POOL)
     found = devices(pool(wide, settings=settings, machines=machines))["pair"]
     assert len({settings.locations[device] for device in found}) == 1
+
+
+@pytest.mark.parametrize("policy", ["triage", "edf", "fifo"])
+def test_a_job_is_placed_on_no_kind_of_which_no_machine_has_enough(policy: str) -> None:
+    """It would be faster there, and wait for ever."""
+    settings = replace(POOL, policy=policy, devices=6, resident=6, locations=("a", "a", "a", "b", "b", "b"))
+    machines = ("m1", "m1", "m2", "m3", "m4", "m5")
+    scheduler = pool(settings=settings, machines=machines)
+    rates = EarlierRun("before", (), (), on_kinds=(("a", 2, 5.0), ("b", 2, 50.0)))
+    for spread, kind in (("machine", "a"), ("pool", "b")):
+        scheduler.handle(Submit((job(spread, 900.0, 1000, devices=2, model="net", spread=spread),)), 1.0)
+        scheduler.handle(EarlierRuns((rates,), ((spread, (0,)),)), 1.0)
+        scheduler.handle(Tick(), 2.0)
+        scheduler.check()
+        assert {settings.locations[device] for device in devices(scheduler)[spread]} == {kind}
 
 
 # ------------------------------------------------------------------------------------------------ rates

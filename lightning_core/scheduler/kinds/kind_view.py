@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray, IntArray
+from lightning_core.core.jobs import Spread
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.scheduler.kinds.kind_rates import KindRates
 from lightning_core.scheduler.kinds.places import Places
@@ -105,9 +106,13 @@ def _may_be_on(round: Round, counts: IntArray, sizes: IntArray, *, chooses_sizes
         alike.setdefault((here,) if here in allowed else allowed, []).append(at)
     for kinds, some in alike.items():
         may[np.ix_(some, kinds)] = True
-    fits = may & (sizes[:, None] <= counts)
+    most = np.broadcast_to(counts, may.shape)
+    if pool.on_several_machines:
+        spreads = np.array([table.jobs[row].spread is Spread.POOL for row in round.rows.tolist()], np.bool_)
+        most = np.where(spreads[:, None], most, pool.counts(round.unavailable, together=True))
+    fits = may & (sizes[:, None] <= most)
     least = np.array([table.speedups[row].sizes[0] for row in round.rows.tolist()], np.int64)
-    fewer = may & (np.minimum(least, sizes)[:, None] <= counts)
+    fewer = may & (np.minimum(least, sizes)[:, None] <= most)
     if chooses_sizes:
         return fewer
     somewhere: BoolArray = np.asarray(np.any(fits, axis=1))
