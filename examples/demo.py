@@ -1,13 +1,14 @@
-"""Compares three policies on ten real trainings with ten deadlines on one device.
+"""Compares three policies, and no pool at all, on ten real trainings with ten deadlines on one device.
 
 Run from the repository's root: ``python examples/demo.py --json demo.json``. For each seed it
 
 1. measures the throughput of each training alone on this machine;
 2. draws targets and deadlines (:mod:`examples.digits.drawing`), more than can be met, some of them never. Targets are
    taken from the recorded loss curves in the repository (:mod:`examples.digits.trainings`);
-3. trains the jobs under each policy, in the same warm processes;
-4. prints the number of targets that each policy met, and the maximum if all the work were known in advance. Beside
-   it stand the means over ten seeds, 1 to 10, in virtual time: one draw says little about a policy.
+3. trains the jobs all at once in processes of their own, as people do who have no scheduler, and then under each
+   policy, in the same warm processes;
+4. prints the number of targets that were met, and the maximum if all the work were known in advance. Beside it stand
+   the means over ten seeds, 1 to 10, in virtual time: one draw says little about a policy.
 
 The draw follows the rules of ``benchmarks.curves.bundles`` and is independent of the policies: jobs come in a random
 order, and deadlines depend neither on it nor on the work. Often the order hardly matters, and any policy will do. So
@@ -35,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import AGAIN, CURVES, TRAININGS  # noqa: E402
+from examples.digits.unmanaged import AllAtOnce, all_at_once  # noqa: E402
 from examples.digits.virtual import PERIOD, play_seeds  # noqa: E402
 from examples.run_picture import draw as draw_run  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
@@ -53,6 +55,8 @@ from lightning_core.view.progress import view_for  # noqa: E402
 
 POLICIES = ("fifo", "edf", "triage")
 OURS, BASELINE = "triage", "fifo"
+# The row of those who have no pool, and the policy that plays it in virtual time, by equal shares.
+UNMANAGED, EQUAL_SHARES = "all at once", "uniform"
 # The first seed in which the order matters, as the two simplest orders show.
 SEED = 3
 # Seeds that are played in virtual time beside the ones that are trained.
@@ -136,13 +140,13 @@ def print_table(rows: Sequence[Sequence[str]], names: int = 1) -> None:
         print("   " + "  ".join(cells).rstrip(), flush=True)
 
 
-def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary], played: Sequence[Sequence[int]]) -> None:
+def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary | AllAtOnce], played: Sequence[Sequence[int]]) -> None:
     """Print one row per job and one column per policy.
 
     Args:
         jobs: The jobs that were trained.
-        ends: The result of each policy.
-        played: Of each simulated seed, the number that could be met, and the number that each policy met.
+        ends: The result of each policy, and of no pool.
+        played: Of each simulated seed, the number that could be met, and the number that each of them met.
     """
     rows = [("", "job", "needs", "has", *ends)]
     for number, job in enumerate(jobs):
@@ -163,6 +167,7 @@ def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary], played: Sequence
 def meaning(figures: Mapping[str, int]) -> str:
     """Return the figures in words."""
     met = {key.removeprefix("met_"): value for key, value in figures.items() if key != "ceiling"}
+    unmanaged = met.pop(UNMANAGED, None)
     best = max(met.values())
     ours = met.get(OURS)
     told = f"{figures['ceiling']} could be met if the work of each training were known in advance"
@@ -171,12 +176,22 @@ def meaning(figures: Mapping[str, int]) -> str:
     told += f".\n{OURS}, which does not know it, met {ours}"
     if met.get(BASELINE):
         told += f", {ours / met[BASELINE]:.1f} times as many as {BASELINE} ({met[BASELINE]})"
+    lost = "" if unmanaged is None else f"\n{_lost(ours, unmanaged)}"
     if len(met) == 1:
-        return f"{told}."
+        return f"{told}.{lost}"
     others = [name for name, number in met.items() if number == best and name != OURS]
     if best > ours:
-        return f"{told}. Here {' and '.join(others)} met more: {best}."
-    return f"{told}. {' and '.join(others)} met as many." if others else f"{told}. No other policy met as many."
+        return f"{told}. Here {' and '.join(others)} met more: {best}.{lost}"
+    as_many = f"{' and '.join(others)} met as many." if others else "No other policy met as many."
+    return f"{told}. {as_many}{lost}"
+
+
+def _lost(ours: int, unmanaged: int) -> str:
+    """Return what a reader without a pool would have lost, in words."""
+    told = f"Without a pool, all at once on the device, {unmanaged} met their targets in time"
+    if unmanaged >= ours:
+        return f"{told}: no fewer."
+    return f"{told}: you would have lost {ours - unmanaged} of these {ours}."
 
 
 @contextmanager
@@ -200,16 +215,18 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
     work = sum(job.work for job in jobs if job.work < float("inf"))
     print(f"{min(throughputs.values()):.0f} to {max(throughputs.values()):.0f} batches/s; {work:.0f} s of work for "
           f"{arguments.seconds:.0f} s, besides targets that are never reached", flush=True)  # fmt: skip
-    ends = {}
+    ends: dict[str, Summary | AllAtOnce] = {UNMANAGED: all_at_once(jobs, arguments.kind)}
+    print(f"   {UNMANAGED}: {ends[UNMANAGED].met} met", flush=True)
     for policy in arguments.policy:
         bundle = bundle_of({job.name: terms(job) for job in jobs}, policy, arguments.kind)
-        ends[policy] = run(cluster, bundle, folder / policy.translate(str.maketrans(":,=", "---")), policy)
+        ends[policy] = last = run(cluster, bundle, folder / policy.translate(str.maketrans(":,=", "---")), policy)
         print(f"   {policy}: {ends[policy].met} met", flush=True)
-    settings = [bundle_of({job.name: terms(job) for job in jobs}, policy).settings for policy in arguments.policy]
+    settings = [bundle_of({job.name: terms(job) for job in jobs}, policy).settings
+                for policy in (EQUAL_SHARES, *arguments.policy)]  # fmt: skip
     played = play_seeds(curves, throughputs, settings, SIMULATED, arguments.seconds)
     show(jobs, ends, played)
     if arguments.picture:
-        with Journal.open(ends[arguments.policy[-1]].run_dir / "journal.db", read_only=True) as journal:
+        with Journal.open(last.run_dir / "journal.db", read_only=True) as journal:
             draw_run(journal, arguments.picture)
         print(f"   the run under {arguments.policy[-1]}: {arguments.picture}")
     print(f"   ({time.monotonic() - began:.0f} s)", flush=True)
@@ -249,7 +266,8 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
             bundle_of({name: {"deadline": "1s", "target": {"batches": 1}} for name in curves}, policy)
         except ValueError as error:
             parser.error(str(error))
-    print(f"{len(curves)} trainings of handwritten digits share one device under {len(arguments.policy)} policies.")
+    print(f"{len(curves)} trainings of handwritten digits share one device: all at once, as without a pool, and "
+          f"under {len(arguments.policy)} policies.")  # fmt: skip
     if arguments.seed == [SEED]:
         print(
             f"Seed {SEED} is the first in which neither fifo nor edf meets more than half of what could be, simulated."
@@ -263,7 +281,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, int]:
         print()
         print_table(
             [
-                ("seed", "could be met", *arguments.policy),
+                ("seed", "could be met", UNMANAGED, *arguments.policy),
                 *([str(number) for number in row.values()] for row in rows),
                 ("all", *map(str, figures.values())),
             ]

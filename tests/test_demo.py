@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 
 from examples import demo
-from examples.digits.drawing import LOAD, SECONDS, WINDOW, ceiling, draw
+from examples.digits import unmanaged
+from examples.digits.drawing import LOAD, SECONDS, WINDOW, DrawnJob, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
 from examples.digits.virtual import PERIOD, play, play_seeds
 from lightning_core.agent.reporting.loss_meter import LossMeter
@@ -130,12 +133,43 @@ def test_the_ten_seeds_show_a_difference_in_virtual_time() -> None:
         ({"fifo": 0, "edf": 3, "triage": 3}, "triage, which does not know it, met 3. edf met as many."),
         ({"triage": 5}, "which does not know it, met 5."),
         ({"edf": 3, "laira": 4}, "known in advance; laira met 4."),
+        (
+            {"all at once": 12, "fifo": 10, "triage": 20},
+            "policy met as many.\nWithout a pool, all at once on ",
+        ),
+        ({"all at once": 12, "triage": 20}, "12 met their targets in time: you would have lost 8 of these 20."),
+        ({"all at once": 20, "triage": 20}, "20 met their targets in time: no fewer."),
     ],
 )
 def test_the_demo_prints_what_its_figures_show(met: dict[str, int], words: str) -> None:
     told = demo.meaning({"ceiling": 25, **{f"met_{name}": number for name, number in met.items()}})
     assert told.startswith("25 could be met if the work")
     assert words in told
+
+
+def test_where_all_train_at_once_each_ends_by_its_target_or_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores: list[set[int]] = []
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, of: cores.append(of))
+    results: SimpleQueue[tuple[int, float | None]] = SimpleQueue()
+    reached, never = float(smooth(RECORDED["cnn-quick"])[10]), 0.0
+    for number, target in enumerate((reached, never)):
+        unmanaged._train(number, DrawnJob("cnn-quick", target, 3.0, 1.0), "cpu", Barrier(1), results)
+    (first, at), (second, missed) = results.get(), results.get()
+    assert (first, second, missed) == (0, 1, None)
+    assert at is not None
+    assert 0 < at <= 3.0
+    assert cores[0] == cores[1]
+    assert len(cores[0]) == 1, "all share the core of one device"
+
+
+@pytest.mark.nightly
+def test_all_train_at_once_in_processes_of_their_own() -> None:
+    jobs = [DrawnJob("cnn-quick", 100.0, 20.0, 1.0), DrawnJob("vit-slow", 0.0, 1.0, float("inf"))]
+    ended = unmanaged.all_at_once(jobs)
+    assert ended.met == 1
+    assert [one.finished_at is None for one in ended.jobs] == [False, True]
+    with pytest.raises(RuntimeError, match="no such training ended with 1 where all train at once"):
+        unmanaged.all_at_once([DrawnJob("no such training", 0.0, 1.0, 1.0)])
 
 
 def test_the_first_batches_do_not_count_towards_throughput() -> None:

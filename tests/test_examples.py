@@ -84,15 +84,15 @@ def test_the_demo_runs(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFi
         "2",
     ]
     figures = demo.main([*words, "--run-dir", str(tmp_path / "runs"), "--json", str(tmp_path / "demo.json")])
-    assert set(figures) == {"ceiling", "met_fifo", "met_triage"}
+    assert set(figures) == {"ceiling", "met_all at once", "met_fifo", "met_triage"}
     written = json.loads((tmp_path / "demo.json").read_text())
     assert written["figures"] == figures
     assert [row["seed"] for row in written["seeds"]] == [2]
     for key, value in figures.items():
         assert value == sum(row[key] for row in written["seeds"]) <= 2
     told = capsys.readouterr().out
-    assert re.search(r"^ +job +needs +has +fifo +triage$", told, re.MULTILINE)
-    assert re.search(r"^ +met +of \d +\d +\d$", told, re.MULTILINE)
+    assert re.search(r"^ +job +needs +has +all at once +fifo +triage$", told, re.MULTILINE)
+    assert re.search(r"^ +met +of \d +\d +\d +\d$", told, re.MULTILINE)
     assert told.endswith(f"\n{demo.meaning(figures)}\n")
     assert (tmp_path / "runs" / "seed-2" / "triage" / "journal.db").exists()
 

@@ -44,12 +44,17 @@ def log_of(folder: Path, name: str) -> str:
 def test_scripts_and_lightning_take_turns_and_a_script_that_raises_is_tried_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:
+    def finish(now: float, jobs: list[JobStatus]) -> bool:
+        if (over := jobs[0].state is State.ENDED) and jobs[1].batches:
+            cluster.tell(SetTerms("lightning", target=BatchTarget(jobs[1].batches + 5)))
+        return over
+
     made = bundle(
         "uniform",
         script=script("--pause 0.01 --folder --raise-at 60", 120, retries=1, save_every="0.2s"),
-        lightning=job(pause=0.01, target={"batches": 150}),
+        lightning=job(pause=0.01, target={"batches": 10**6}),
     )
-    summary = made.run(run_dir=tmp_path, cluster=cluster)
+    summary = made.run(run_dir=tmp_path, cluster=cluster, watcher=Seen(finish))
     assert [j.verdict for j in summary.jobs] == [Verdict.MET, Verdict.MET], [str(j.reason) for j in summary.jobs]
     assert summary.jobs[0].incarnation == 2
     log = log_of(tmp_path, "script")

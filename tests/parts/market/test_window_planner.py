@@ -62,7 +62,7 @@ def test_the_worth_at_the_end_of_a_window_is_that_of_its_end(end: End, worth: fl
 
 
 def test_the_worth_of_the_work_left_is_that_of_the_job_by_the_nodes_that_it_holds() -> None:
-    """V~ (eq. 9), on demand at 2.5: whoever holds all nodes need not launch any, which takes half an interval."""
+    """V~ (eq. 9), on demand at 2.5: a job that holds all nodes launches none, which takes half an interval."""
     job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=0.5, shrink_fraction=0.5)
     batch = JobBatch([job], Market(np.full(4, 0.4), np.full(4, 2), on_demand=2.5), [0])
     left = [0.0, 1.0, 2.0, 3.0, 8.0]
