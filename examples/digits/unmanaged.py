@@ -6,8 +6,10 @@ watched all of them. They share one core, as the jobs of a pool of one CPU devic
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -90,6 +92,8 @@ def _train(number: int, job: DrawnJob, kind: str, ready: Any, results: Any) -> N
     training = (TRAININGS | AGAIN)[job.name]
     judge, met = TargetJudge(LossTarget("loss", job.target), WINDOW), list[float]()
     torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
     if kind == "cpu":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
