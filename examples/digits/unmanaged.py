@@ -60,7 +60,7 @@ def all_at_once(jobs: Sequence[DrawnJob], kind: str = "cpu") -> AllAtOnce:
     context.set_forkserver_preload(IMPORTED)
     ready, results = context.Barrier(len(jobs)), context.SimpleQueue()
     processes = [
-        context.Process(target=_train, args=(number, job, kind, ready, results), daemon=True)
+        context.Process(target=_begin, args=(number, job, kind, ready, results), daemon=True)
         for number, job in enumerate(jobs)
     ]
     for process in processes:
@@ -78,6 +78,13 @@ def all_at_once(jobs: Sequence[DrawnJob], kind: str = "cpu") -> AllAtOnce:
     ])  # fmt: skip
 
 
+def _begin(number: int, job: DrawnJob, kind: str, ready: Any, results: Any) -> None:
+    """Train one job in a process of its own, which says nothing of itself."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    _train(number, job, kind, ready, results)
+
+
 def _train(number: int, job: DrawnJob, kind: str, ready: Any, results: Any) -> None:
     """Train one job until its target is met or its deadline has passed, from the moment at which all are ready."""
     import lightning.pytorch as pl
@@ -92,8 +99,6 @@ def _train(number: int, job: DrawnJob, kind: str, ready: Any, results: Any) -> N
     training = (TRAININGS | AGAIN)[job.name]
     judge, met = TargetJudge(LossTarget("loss", job.target), WINDOW), list[float]()
     torch.set_num_threads(1)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.simplefilter("ignore")
     if kind == "cpu":
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
