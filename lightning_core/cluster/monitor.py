@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 ASK_INTERVAL = 1.0
 # Seconds for which a worker may continue with a job that has ended.
 OVERDUE_GRACE = 30.0
+# Part of the longest silence after which another rank of a silent worker counts as silent too.
+SILENT_TOO = 0.5
 # Attempts to deliver an event to a scheduler that does not answer, and seconds between them.
 DELIVERY_ATTEMPTS, DELIVERY_PAUSE = 120, 0.5
 
@@ -90,12 +92,22 @@ class WorkerMonitor:
             if slot.silent_for > self._max_silence:
                 where = f"on device {slot.device}"
                 cause = ExitCause.PREEMPTED if self._slots.is_draining(slot.device) else ExitCause.LOST
+                silent = self._silent_with(slot)
                 self.give_up(slot, cause, f"its worker {where} has not answered for {slot.silent_for:.0f} s")
-                self._slots.suspect(slot)
+                for one in silent:
+                    self._slots.suspect(one)
             elif slot not in self._asked:
                 asked = asyncio.ensure_future(self._ask(slot, slot.worker))
                 self._asked[slot] = asked
                 asked.add_done_callback(lambda _, slot=slot: self._asked.pop(slot, None))  # type: ignore[misc]
+
+    def _silent_with(self, slot: WorkerSlot) -> list[WorkerSlot]:
+        """Return a slot and those of its job's other ranks that are silent too, as on the same lost machine.
+
+        They are killed with it, so that none of them is asked any more.
+        """
+        others = self._slots.of(slot.incarnation) if slot.incarnation is not None else []
+        return [slot, *(one for one in others if one is not slot and one.silent_for > SILENT_TOO * self._max_silence)]
 
     async def await_exit(self, slot: WorkerSlot, worker: Actor, running: object) -> None:
         """Wait until a worker has left its job."""

@@ -696,6 +696,24 @@ def test_a_hung_gang_is_given_up_once_and_other_workers_stay_monitored(
 
 
 @pytest.mark.promise("F21", "R11")
+def test_of_a_gang_all_silent_ranks_are_taken_off_their_devices_at_once_and_the_others_are_not(three: Stage) -> None:
+    """The machine of two ranks is lost: a job that came back on the device of the second would wait a minute there."""
+
+    async def story() -> None:
+        three.spec()
+        await three.launch(devices=(0, 1, 2))
+        workers: list[Any] = [slot.worker for slot in three.slots]
+        for worker in workers[:2]:
+            worker.job.answer = lambda: asyncio.get_running_loop().create_future()
+        workers[2].job.answer = lambda: X1
+        await looked(three, 10)
+        assert three.killed == workers
+        assert set(three.slots.unavailable()) == {0, 1}
+
+    asyncio.run(story())
+
+
+@pytest.mark.promise("F21", "R11")
 @pytest.mark.parametrize("how", ["died", "silent"])
 def test_an_idle_worker_whose_node_is_lost_is_replaced(three: Stage, how: str) -> None:
     """Its device would else be planned on until a job had failed to start there."""
