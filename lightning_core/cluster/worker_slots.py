@@ -197,9 +197,12 @@ class WorkerSlots:
     def suspect(self, slot: WorkerSlot) -> None:
         """Mark a slot whose worker did not answer as unavailable until it has another: its node may be lost.
 
-        Ray takes a minute to be sure of that, for which a job would wait there.
+        Ray takes a minute to be sure of that, for which a job would wait there. A worker that is being started on the
+        same device may never be there either.
         """
-        slot.unavailable, slot.failures = True, max(slot.failures, 1)
+        for one in self._all:
+            if one is slot or (one.device == slot.device and one.worker is None):
+                one.unavailable, one.failures = True, max(one.failures, 1)
 
     async def why_died(self, device: int) -> tuple[bool, str]:
         """Return whether a worker on a device was killed for memory, and a text that explains its death.

@@ -714,6 +714,20 @@ def test_of_a_gang_all_silent_ranks_are_taken_off_their_devices_at_once_and_the_
 
 
 @pytest.mark.promise("F21", "R11")
+def test_a_device_is_unavailable_while_another_worker_is_being_started_where_one_is_silent() -> None:
+    made = worker_slots.WorkerSlots("pool", 2, 2, "cpu")
+    on_it, being_started, *elsewhere = made
+    for slot in (on_it, *elsewhere):
+        slot.assign(object())
+    being_started.unavailable = False  # as while it may still come
+    on_it.assign(None)
+    made.suspect(on_it)
+    assert set(made.unavailable()) == {0}
+    being_started.assign(object())
+    assert made.unavailable() == {}
+
+
+@pytest.mark.promise("F21", "R11")
 @pytest.mark.parametrize("how", ["died", "silent"])
 def test_an_idle_worker_whose_node_is_lost_is_replaced(three: Stage, how: str) -> None:
     """Its device would else be planned on until a job had failed to start there."""
