@@ -146,7 +146,7 @@ def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary | AllAtOnce], play
     Args:
         jobs: The jobs that were trained.
         ends: The result of each policy, and of no pool.
-        played: Of each simulated seed, the number that could be met, and the number that each of them met.
+        played: For each simulated seed, the number of jobs that could be met, and the number met by each of them.
     """
     rows = [("", "job", "needs", "has", *ends)]
     for number, job in enumerate(jobs):
@@ -187,7 +187,7 @@ def meaning(figures: Mapping[str, int]) -> str:
 
 
 def _lost(ours: int, unmanaged: int) -> str:
-    """Return what a reader without a pool would have lost, in words."""
+    """Return a sentence on what a reader without a pool would have lost."""
     told = f"Without a pool, all at once on the device, {unmanaged} met their targets in time"
     if unmanaged >= ours:
         return f"{told}: no fewer."

@@ -108,7 +108,7 @@ class Cluster:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether its nodes come and go, as a supply brings them."""
+        """Whether nodes join and leave it while it is up."""
         return self._min_devices is not None
 
     def __enter__(self) -> Self:

@@ -102,12 +102,12 @@ class WorkerMonitor:
                 asked.add_done_callback(lambda _, slot=slot: self._asked.pop(slot, None))  # type: ignore[misc]
 
     def _silent_with(self, slot: WorkerSlot) -> list[WorkerSlot]:
-        """Return a slot and those of its job's other ranks that are silent too, as on the same lost machine.
+        """Return a silent slot and those of its job's other ranks that are silent too, as on the same lost machine.
 
         They are killed with it, so that none of them is asked any more.
         """
-        others = self._slots.of(slot.incarnation) if slot.incarnation is not None else []
-        return [slot, *(one for one in others if one is not slot and one.silent_for > SILENT_TOO * self._max_silence)]
+        ranks = [slot] if slot.incarnation is None else self._slots.of(slot.incarnation)
+        return [rank for rank in ranks if rank.silent_for > SILENT_TOO * self._max_silence]
 
     async def await_exit(self, slot: WorkerSlot, worker: Actor, running: object) -> None:
         """Wait until a worker has left its job."""

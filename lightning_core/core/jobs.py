@@ -148,7 +148,7 @@ class Job:
         resize_seconds: Seconds lost when it is moved or resized, if known beforehand.
         location: Location of the pool that it trains at, as its settings spell it; empty for any.
         kinds: Kinds of devices that it may train on, as the pool names them; empty for any.
-        spread: Whether several devices of it must be on one machine.
+        spread: Where its devices may be if it has several: on one machine, or on several.
         on_nan: Action when its losses are NaN or infinite.
         spec_sha256: SHA-256 of the text of its spec, if the pool launches it: no other spec is launched.
         like: Name or tag of earlier runs with a similar loss curve; empty to select them by model, metric and batch

@@ -66,7 +66,7 @@ class JobRequest(NamedTuple):
         return not self.kinds or kind in self.kinds
 
     def on(self, kind: str) -> JobRequest:
-        """Return the job as it is on a kind of devices."""
+        """Return the job with the work that it has on a kind of devices."""
         return self._replace(work=None if self.work is None else self.work / self.paces[kind])
 
 

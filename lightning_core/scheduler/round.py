@@ -58,6 +58,7 @@ class Round:
         self.closing = closing
         self.pool = PoolDevices(settings) if pool is None else pool
         self.rows: IntArray = table.active_rows()
+        self._full: IntArray | None = None  # the full sizes, once they were asked for
         self.devices = max(settings.devices - len(unavailable), 1)  # the last one may come back
         rows = self.rows
         self.begun = table.wakes(rows) <= now
@@ -113,11 +114,14 @@ class Round:
 
         The shape is ``(n,)``; 0 for the other jobs.
         """
+        if self._full is not None:
+            return self._full
         table, found = self.table, np.zeros(len(self.rows), np.int64)
         for at, row in enumerate(self.rows.tolist()):
             if len(sizes := table.speedups[row].sizes) > 1 and table.launched[row] and not table.told_size[row]:
                 most = min(self.pool.most(table.jobs[row], self.unavailable), table.group_cap[row])
                 found[at] = max((size for size in sizes if size <= most), default=0)
+        self._full = found
         return found
 
     def plan(self, policy: Policy, view: JobView) -> Plan:

@@ -131,8 +131,7 @@ class PlanTerms(NamedTuple):
     reconfigure: Literal["replan", "heuristic"] = "replan"
     """How a period changes for more than was planned: planned anew, or the published heuristic, task by task."""
     forecast: Literal["", "persistence", "autoregression", "trend"] = ""
-    """What forecasts the next steps from the demand that is told, for which the period is changed ahead; empty for
-    none."""
+    """Predictor of the demand in the next steps, for which the period is changed ahead; empty for none."""
     step: float = STEP_SECONDS
     """Seconds of a step."""
 
