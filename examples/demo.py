@@ -36,9 +36,9 @@ sys.path.insert(0, str(ROOT))
 
 from examples.digits.drawing import SECONDS, DrawnJob, ceiling, draw  # noqa: E402
 from examples.digits.trainings import AGAIN, CURVES, TRAININGS  # noqa: E402
-from examples.digits.unmanaged import AllAtOnce, all_at_once  # noqa: E402
 from examples.digits.virtual import PERIOD, play_seeds  # noqa: E402
 from examples.run_picture import draw as draw_run  # noqa: E402
+from examples.unmanaged import Unmanaged, UnmanagedJob, all_at_once  # noqa: E402
 from lightning_core.cluster.bundle import Bundle  # noqa: E402
 from lightning_core.cluster.cluster import Cluster  # noqa: E402
 from lightning_core.core.answers import Verdict  # noqa: E402
@@ -140,7 +140,7 @@ def print_table(rows: Sequence[Sequence[str]], names: int = 1) -> None:
         print("   " + "  ".join(cells).rstrip(), flush=True)
 
 
-def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary | AllAtOnce], played: Sequence[Sequence[int]]) -> None:
+def show(jobs: Sequence[DrawnJob], ends: Mapping[str, Summary | Unmanaged], played: Sequence[Sequence[int]]) -> None:
     """Print one row per job and one column per policy.
 
     Args:
@@ -215,7 +215,9 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
     work = sum(job.work for job in jobs if job.work < float("inf"))
     print(f"{min(throughputs.values()):.0f} to {max(throughputs.values()):.0f} batches/s; {work:.0f} s of work for "
           f"{arguments.seconds:.0f} s, besides targets that are never reached", flush=True)  # fmt: skip
-    ends: dict[str, Summary | AllAtOnce] = {UNMANAGED: all_at_once(jobs, arguments.kind)}
+    ends: dict[str, Summary | Unmanaged] = {
+        UNMANAGED: all_at_once([unmanaged(job) for job in jobs], kind=arguments.kind)
+    }
     print(f"   {UNMANAGED}: {ends[UNMANAGED].met} met", flush=True)
     for policy in arguments.policy:
         bundle = bundle_of({job.name: terms(job) for job in jobs}, policy, arguments.kind)
@@ -231,6 +233,12 @@ def play(cluster: Cluster, curves: Mapping[str, Curve], arguments: argparse.Name
         print(f"   the run under {arguments.policy[-1]}: {arguments.picture}")
     print(f"   ({time.monotonic() - began:.0f} s)", flush=True)
     return {"seed": seed, "ceiling": ceiling(jobs), **{f"met_{name}": end.met for name, end in ends.items()}}
+
+
+def unmanaged(job: DrawnJob) -> UnmanagedJob:
+    """Return a job for a training without a pool."""
+    training = (TRAININGS | AGAIN)[job.name]
+    return UnmanagedJob(job.name, training.config(), training.cell, job.target, job.deadline)
 
 
 def terms(job: DrawnJob) -> dict[str, object]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import csv
+import time
 from dataclasses import replace
-from queue import SimpleQueue
-from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 
-from examples import demo
-from examples.digits import unmanaged
+from examples import demo, unmanaged
 from examples.digits.drawing import LOAD, SECONDS, WINDOW, DrawnJob, ceiling, draw
 from examples.digits.trainings import CURVES, TRAININGS, record
 from examples.digits.virtual import PERIOD, play, play_seeds
 from lightning_core.agent.reporting.loss_meter import LossMeter
+from lightning_core.core.answers import Verdict
 from lightning_core.core.events import Cell, Report
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.recorded_curves import Curve, load_curves
@@ -147,29 +146,36 @@ def test_the_demo_prints_what_its_figures_show(met: dict[str, int], words: str) 
     assert words in told
 
 
-def test_where_all_train_at_once_each_ends_by_its_target_or_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    cores: list[set[int]] = []
-    monkeypatch.setattr("os.sched_setaffinity", lambda _, of: cores.append(of))
-    results: SimpleQueue[tuple[int, float | None]] = SimpleQueue()
+def test_a_training_that_nothing_manages_ends_by_its_target_or_at_its_deadline() -> None:
     reached, never = float(smooth(RECORDED["cnn-quick"])[10]), 0.0
-    for number, target in enumerate((reached, never)):
-        unmanaged._train(number, DrawnJob("cnn-quick", target, 3.0, 1.0), "cpu", Barrier(1), results)
-    (first, at), (second, missed) = results.get(), results.get()
-    assert (first, second, missed) == (0, 1, None)
-    assert at is not None
-    assert 0 < at <= 3.0
-    assert cores[0] == cores[1]
-    assert len(cores[0]) == 1, "all share the core of one device"
+    first, missed = (
+        unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", target, 3.0, 1.0)), "cpu", time.monotonic())
+        for target in (reached, never)
+    )
+    assert first.verdict is Verdict.MET
+    assert first.finished_at is not None
+    assert 0 < first.finished_at <= 3.0
+    assert first.best <= reached
+    assert missed.verdict is Verdict.MISSED
+    assert 0 < missed.best < first.best, "it trains on until its deadline"
+    assert 0 < first.busy < missed.busy
+    late = unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", reached, 1.0, 1.0)), "cpu", time.monotonic() - 2.0)
+    assert (late.verdict, late.busy) == (Verdict.MISSED, 0.0)
 
 
 @pytest.mark.nightly
-def test_all_train_at_once_in_processes_of_their_own() -> None:
-    jobs = [DrawnJob("cnn-quick", 100.0, 20.0, 1.0), DrawnJob("vit-slow", 0.0, 1.0, float("inf"))]
-    ended = unmanaged.all_at_once(jobs)
-    assert ended.met == 1
-    assert [one.finished_at is None for one in ended.jobs] == [False, True]
-    with pytest.raises(RuntimeError, match="no such training ended with 1 where all train at once"):
-        unmanaged.all_at_once([DrawnJob("no such training", 0.0, 1.0, 1.0)])
+def test_trainings_that_nothing_manages_share_devices_or_take_turns_in_their_order() -> None:
+    drawn = [DrawnJob("cnn-quick", 100.0, 20.0, 1.0), DrawnJob("vit-slow", 0.0, 1.0, float("inf"))]
+    jobs = [demo.unmanaged(job) for job in drawn]
+    for train in (unmanaged.all_at_once, unmanaged.one_after_another):
+        ended = train(jobs)
+        assert ended.met == 1
+        assert [one.finished_at is None for one in ended.jobs] == [False, True]
+    after = unmanaged.one_after_another(jobs[::-1])
+    assert after.jobs[1].finished_at is not None
+    assert after.jobs[1].finished_at > 1.0, "after the deadline of the one before it"
+    with pytest.raises(RuntimeError, match="a process of trainings that nothing manages ended with 1"):
+        unmanaged.all_at_once([replace(jobs[0], config={"model": {"class_path": "examples.no_such"}})])
 
 
 def test_the_first_batches_do_not_count_towards_throughput() -> None:

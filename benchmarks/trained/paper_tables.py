@@ -1,211 +1,271 @@
-"""Train bundles in the kind of the papers' tables for real, on one device, under each of their policies and ours.
+"""Train bundles in the kind of the papers' tables for real, under their policies and ours, and without a pool.
 
 Five models (LARA's first table) and ten (its second, and LaiRA's two) are those of which there are recordings: images,
 text, speech and reinforcement learning. Targets and deadlines are drawn by the papers' rules from these recordings at
-the throughputs of this machine (:func:`benchmarks.curves.bundles.draw_at`). Beside each live run the same bundle is
-simulated at the same throughputs. A start is a change of a job's share from nothing to something, counted in the
-journals of both.
+the throughputs of this machine (:mod:`benchmarks.trained.plays`), LARA's and LaiRA's by turns. Beside each live run the
+same bundle is simulated at the same throughputs. Policies are as they are without settings of their own.
 
-The data comes from packages, which are downloaded to ``--data``; that of reinforcement learning needs gymnasium.
+*All at once* and *one after another* are what people do today: trainings that nothing manages
+(:mod:`examples.unmanaged`), simulated as equal shares and first come first served.
+
+Plays are kept in ``--plays``, and what is there is not trained again: a table can be made in several sittings
+(``--minutes``). Without ``--quick`` all tables are trained that ``--part`` names, ten seeds of the five rows that matter
+most and three of the others. The data comes from packages, which are downloaded to ``--data``; that of reinforcement
+learning needs gymnasium.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from benchmarks.common import Figures, add_files, keep, table, tables_apart
 from benchmarks.curves.bundles import Bundle as Drawn
-from benchmarks.curves.bundles import Recording, draw_at, recordings
+from benchmarks.policies.standings import error
 from benchmarks.recording import RUNS
+from benchmarks.trained.plays import TABLES, JobPlayed, Play, Plays, Table, ceiling, starts
 from benchmarks.trained.recorded_training import keep_data, module_of
+from examples.unmanaged import UnmanagedJob, all_at_once, one_after_another
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
+from lightning_core.core.answers import Verdict
 from lightning_core.history.history import History
+from lightning_core.history.job_history import JobHistory
 from lightning_core.scheduler.settings import Settings
-from lightning_core.simulation.recorded_curves import SHIPPED, load_curves
 from lightning_core.simulation.scenario import Delays
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 
-# Rows of the papers, and ours, with the policy of each as in a bundle file.
-POLICIES = {
-    "FIFO": "fifo", "UA": "uniform", "STF": "edf", "RR": "rr", "SH": "successive_halving", "LRF": "lrf", "ETF": "etf",
-    "STA": "laira:look_ahead=false", "LARA": "lara", "LaiRA": "laira", "triage": "triage",
+OURS = "triage"
+UNMANAGED = {"all at once": all_at_once, "one after another": one_after_another}
+# Policy of each row as in a bundle file; of rows without a pool the one that plays them in virtual time.
+MAIN = {
+    OURS: "triage", "LaiRA": "laira", "guarded EDF": "guarded_edf", "all at once": "uniform",
+    "one after another": "fifo",
 }  # fmt: skip
-FIVE = (
-    "fashion_mnist__cnn_momentum_lr0.01",
-    "digits__gru_adam_lr0.002",
-    "movie_reviews__bag_adam_lr0.001",
-    "prompt_languages__gru_adam_lr0.001",
-    "cartpole_q__mlp_adam_lr0.0005",
-)
-TEN = (
-    *FIVE,
-    "digits__mlp_momentum_lr0.02",
-    "fashion_mnist__mlp_adam_lr0.001",
-    "shakespeare_characters__gru_adam_lr0.002",
-    "japanese_vowels__gru_adam_lr0.001",
-    "cartpole_imitation__mlp_adam_lr0.001",
-)
-# Tables by name: the models, and the rule by which deadlines are drawn.
-TABLES = {"five": (FIVE, "sequence"), "ten": (TEN, "sequence"), "ten_terms": (TEN, "terms")}
-# Tables, seeds, and the seconds of work of each model in a bundle.
-SIZES: Mapping[str, tuple[Sequence[str], int, float]] = {
-    "quick": (("five",), 1, 3.0),
-    "default": (("five", "ten"), 1, 6.0),
-    "full": (tuple(TABLES), 3, 20.0),
-}
+OTHERS = {
+    "LARA": "lara", "STA": "laira:look_ahead=false", "STF": "edf", "FIFO": "fifo", "UA": "uniform", "RR": "rr",
+    "SH": "successive_halving", "LRF": "lrf", "ETF": "etf",
+}  # fmt: skip
+ROWS = MAIN | OTHERS
+MAIN_SEEDS, OTHER_SEEDS = 10, 3
+PLAYS = Path(__file__).parent / "plays.jsonl"
+# Seconds of work of a model in a bundle, in the mean, and what a play takes beside it.
+PER_MODEL, AROUND = 5.0, 4.0
 PERIOD = 0.5
-TRIAL, WARM_UP = 2.0, 1 / 3
+TRIAL, WARM_UP = 1.5, 1 / 3
 SEED = 1
 DELAYS = Delays(report=0.02, start=1.0)
 
 
-class Came(NamedTuple):
-    """What came of a bundle."""
-
-    met: int
-    starts: int
-
-
-def job(run: str, data: Path, terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training as in a bundle file."""
-    one = RUNS[run]
+def config(run: str, data: Path) -> dict[str, Any]:
+    """Return the LightningCLI config of a training, with the path of its data."""
+    task = {"task": RUNS[run].task, "folder": str(data)}
     return {
         "seed_everything": SEED,
         "model": {"class_path": module_of(run), "init_args": {"run": run}},
-        "data": {
-            "class_path": "benchmarks.trained.recorded_training.RecordedData",
-            "init_args": {"task": one.task, "folder": str(data)},
-        },
-        "trainer": {"logger": False},
-        "cell": one.mean_of,
-        "on_miss": "stop",
-        **terms,
+        "data": {"class_path": "benchmarks.trained.recorded_training.RecordedData", "init_args": task},
     }
 
 
-def run(cluster: Cluster, jobs: Mapping[str, Mapping[str, Any]], policy: str, folder: Path) -> tuple[int, History]:
-    """Train jobs, and return how many met their targets, and the history of the run."""
-    named = {key.replace(".", "_"): value for key, value in jobs.items()}
-    bundle = Bundle.from_dict({"period": f"{PERIOD}s", "jobs": named}).with_policy(policy)
-    end = bundle.run(run_dir=folder, cluster=cluster)
-    return end.met, history_of(folder / "journal.db")
-
-
-def history_of(path: Path) -> History:
-    """Return the history in a journal."""
-    with Journal.open(path, read_only=True) as journal:
+def run(cluster: Cluster, jobs: Mapping[str, Mapping[str, Any]], policy: str, folder: Path, data: Path) -> History:
+    """Train jobs, given their targets and deadlines, and return the history of the run."""
+    written = {
+        name.replace(".", "_"): {**config(name, data), "trainer": {"logger": False}, "cell": RUNS[name].mean_of,
+                                 "on_miss": "stop", **terms}
+        for name, terms in jobs.items()
+    }  # fmt: skip
+    pool = {"devices": cluster.devices}
+    bundle = Bundle.from_dict({"period": f"{PERIOD}s", "pool": pool, "jobs": written}).with_policy(policy)
+    bundle.run(run_dir=folder, cluster=cluster)
+    with Journal.open(folder / "journal.db", read_only=True) as journal:
         return History.read(journal)
 
 
-def starts(history: History) -> int:
-    """Return how often the share of a job went from nothing to something."""
-    count = 0
-    for one in history.jobs:
-        shares = [0.0, *(grant.share for grant in one.grants)]
-        count += sum(before == 0.0 < after for before, after in pairwise(shares))
-    return count
-
-
-def throughputs(cluster: Cluster, runs: Sequence[str], pool: Mapping[str, Recording], data: Path, folder: Path
+def rates_alone(cluster: Cluster, runs: Sequence[str], folder: Path, data: Path, guess: Mapping[str, float]
                 ) -> dict[str, float]:  # fmt: skip
-    """Return the batches per second of each training alone on this machine."""
-    jobs = {}
-    for name in runs:
-        batches = max(round(TRIAL / (pool[name].curve.seconds_per_batch or 0.01)), 20)
-        jobs[name] = job(name, data, {"deadline": "1h", "target": {"batches": batches}})
-    _, history = run(cluster, jobs, "fifo", folder)
-    found = {}
-    for name, one in zip(runs, history.jobs, strict=True):
-        last = one.progress[-1]
-        settled = next(step for step in one.progress if step.batches >= WARM_UP * last.batches)
-        if settled.batches == last.batches:
-            found[name] = last.batches / last.busy
-        else:
-            found[name] = (last.batches - settled.batches) / (last.busy - settled.busy)
-    return found
+    """Return the batches per second of each training, one at a time on each device; ``guess`` need not be right."""
+    jobs = {name: {"deadline": "1h", "target": {"batches": max(round(TRIAL * guess[name]), 20)}} for name in runs}
+    history = run(cluster, jobs, "fifo", folder, data)
+    return {name: _throughput(one) for name, one in zip(runs, history.jobs, strict=True)}
 
 
-def simulated(bundle: Drawn, policy: str, folder: Path) -> Came:
-    """Play a bundle to the scheduler in virtual time."""
-    settings = Bundle.from_dict({"jobs": {"a": job(FIVE[0], folder, {"deadline": "1s", "target": {"batches": 1}})}})
-    chosen = settings.with_policy(policy).settings
-    journal = folder / "journal.db"
+def _throughput(job: JobHistory) -> float:
+    last = job.progress[-1]
+    settled = next(step for step in job.progress if step.batches >= WARM_UP * last.batches)
+    if settled.batches == last.batches:
+        return last.batches / last.busy
+    return (last.batches - settled.batches) / (last.busy - settled.busy)
+
+
+def live(cluster: Cluster, drawn: Drawn, row: str, folder: Path, data: Path) -> tuple[list[JobPlayed], int]:
+    """Train a bundle under a row, and return what came of its jobs, and the number of starts."""
+    if row in UNMANAGED:
+        jobs = [
+            UnmanagedJob(one.job.name, config(one.job.name, data), RUNS[one.job.name].mean_of, one.job.target.goal,
+                         one.job.deadline)
+            for one in drawn.jobs
+        ]  # fmt: skip
+        ended = UNMANAGED[row](jobs, cluster.devices)
+        return [JobPlayed(one.verdict is Verdict.MET, one.best, one.busy) for one in ended.jobs], 0
+    terms = {one.job.name: {"deadline": f"{one.job.deadline:.3f}s", "target": {"loss": one.job.target.goal}}
+             for one in drawn.jobs}  # fmt: skip
+    history = run(cluster, terms, ROWS[row], folder, data)
+    return [_played(one) for one in history.jobs], starts(history)
+
+
+def _played(job: JobHistory) -> JobPlayed:
+    seen = job.curve()[:, 1]
+    busy = job.progress[-1].busy if len(job.progress) else 0.0
+    return JobPlayed(job.verdict is Verdict.MET, float(seen.min(initial=np.inf)), busy)
+
+
+def simulated(drawn: Drawn, row: str, devices: int, folder: Path) -> tuple[list[JobPlayed], int]:
+    """Play a bundle to the scheduler in virtual time, and return the same of it as :func:`live`."""
+    chosen = Bundle.from_dict({"jobs": {"a": {**config(drawn.jobs[0].job.name, folder), "deadline": "1s",
+                                              "target": {"batches": 1}}}}).with_policy(ROWS[row]).settings  # fmt: skip
+    settings = Settings(policy=chosen.policy, policy_args=chosen.policy_args, period=PERIOD, devices=devices)
     folder.mkdir(parents=True)
-    outcome = Simulation(
-        Settings(policy=chosen.policy, policy_args=chosen.policy_args, period=PERIOD), bundle.jobs, DELAYS, journal
-    ).run()
-    return Came(outcome.met, starts(history_of(journal)))
+    outcome = Simulation(settings, drawn.jobs, DELAYS, folder / "journal.db").run()
+    jobs = []
+    for one, recording in zip(outcome.jobs, drawn.recordings, strict=True):
+        cells = int(np.searchsorted(recording.position, one.batches, "right"))
+        best = float(recording.smooth[cells - 1]) if cells else np.inf
+        jobs.append(JobPlayed(one.verdict is Verdict.MET, best, one.busy))
+    with Journal.open(folder / "journal.db", read_only=True) as journal:
+        return jobs, starts(History.read(journal))
 
 
-def play(cluster: Cluster, name: str, seed: int, per_model: float, data: Path, folder: Path) -> dict[str, Any]:
-    """Train the bundle of a table and a seed under each policy, simulate it, and return what came of it."""
-    runs, kind = TABLES[name]
-    pool = {one.curve.name: one for one in recordings(load_curves(SHIPPED)) if one.curve.name in runs}
-    rates = throughputs(cluster, runs, pool, data, folder / "alone")
-    chosen = [pool[one] for one in runs]
-    bundle = draw_at(chosen, [rates[one] for one in runs], kind=kind, seed=seed, seconds=per_model * len(runs))
-    print(f"\n{name}, seed {seed}: {bundle.ceiling} of {len(runs)} could be met", flush=True)
-    table(
-        ["job", "batches/s", "needs s", "has s", "target"],
-        [
-            [given.job.name, rates[given.job.name], work, given.job.deadline, given.job.target.goal]
-            for given, work in zip(bundle.jobs, bundle.work.tolist(), strict=True)
-        ],
-    )
-    rows: dict[str, tuple[Came, Came]] = {}
-    for row, policy in POLICIES.items():
-        jobs = {
-            given.job.name: job(given.job.name, data, {
-                "deadline": f"{given.job.deadline:.3f}s", "target": {"loss": given.job.target.goal},
-            })
-            for given in bundle.jobs
-        }  # fmt: skip
-        met, history = run(cluster, jobs, policy, folder / row)
-        rows[row] = Came(met, starts(history)), simulated(bundle, policy, folder / f"{row}-simulated")
-        print(f"   {row}: {met} met, {rows[row][1].met} simulated", flush=True)
-    return {"ceiling": bundle.ceiling, "rows": rows}
+def wanted(names: Sequence[str], plays: Plays, seeds: int, others: int) -> list[tuple[str, int, str]]:
+    """Return the plays that are missing: the rows that matter most of all tables first, a seed after the other.
 
-
-def measure(size: str, data: Path) -> Figures:
-    """Train and simulate all bundles of a size, print what came of them and return the figures."""
-    names, seeds, per_model = SIZES[size]
-    models = dict.fromkeys(one for name in names for one in TABLES[name][0])
-    with tempfile.TemporaryDirectory() as temp:
-        tensors = (data / "tensors").resolve()
-        for task in dict.fromkeys(RUNS[one].task for one in models):
-            keep_data(task, data, tensors)
-        figures: Figures = {"seeds": float(seeds)}
-        with Cluster(max(len(TABLES[name][0]) for name in names)) as cluster:
-            for name in names:
-                played = [
-                    play(cluster, name, seed, per_model, tensors, Path(temp) / name / str(seed))
-                    for seed in range(1, seeds + 1)
-                ]
-                figures |= _summed(name, played)
-    return figures
-
-
-def _summed(name: str, played: Sequence[Mapping[str, Any]]) -> Figures:
-    ceiling = sum(one["ceiling"] for one in played)
-    found: Figures = {f"{name}_ceiling": float(ceiling)}
-    print(f"\n{name}, {len(played)} seeds; could be met: {ceiling}")
-    rows = []
-    for row in POLICIES:
-        live, virtual = ([one["rows"][row][at] for one in played] for at in (0, 1))
-        sums = [sum(one.met for one in live), sum(one.starts for one in live),
-                sum(one.met for one in virtual), sum(one.starts for one in virtual)]  # fmt: skip
-        rows.append([row, *sums])
-        for what, number in zip(("met", "starts", "simulated_met", "simulated_starts"), sums, strict=True):
-            found[f"{name}_{what}_{row}"] = float(number)
-    table(["policy", "met", "starts", "met, simulated", "starts, simulated"], rows)
+    The order of the rows differs from seed to seed, so that a machine that slows down is no row's fault.
+    """
+    found = []
+    for rows, last in ((list(MAIN), seeds), (list(OTHERS), others)):
+        for name in names:
+            for seed in range(1, last + 1):
+                turned = rows[seed % len(rows) :] + rows[: seed % len(rows)]
+                found += [(name, seed, row) for row in turned if (name, seed, row) not in plays.played]
     return found
+
+
+def seconds_of(name: str) -> float:
+    """Return the seconds that a play of a table takes at most, about."""
+    return PER_MODEL * len(TABLES[name].runs) / TABLES[name].devices + AROUND
+
+
+def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, minutes: float) -> None:
+    """Train the missing plays, as many as can end in the given time, and keep each."""
+    until = time.monotonic() + 60.0 * minutes
+    with tempfile.TemporaryDirectory() as temp:
+        for name, some in _by_table(missing):
+            given = TABLES[name]
+            print(
+                f"\n{name}: {len(some)} plays to train, about {len(some) * seconds_of(name) / 60:.0f} min", flush=True
+            )
+            with Cluster(len(given.runs), devices=given.devices) as cluster:
+                guess = {one.curve.name: 1.0 / (one.curve.seconds_per_batch or 0.01) for one in given.pool()}
+                for number, (_, seed, row) in enumerate(some):
+                    if time.monotonic() + 2.0 * seconds_of(name) > until:
+                        return
+                    folder = Path(temp) / name / f"{number}"
+                    if (name, seed) not in plays.rates:
+                        rates = rates_alone(cluster, given.runs, folder / "alone", data, guess)
+                        plays.drawn_at(name, seed, rates)
+                    drawn = given.draw(plays.rates[name, seed], seed, PER_MODEL)
+                    began = time.monotonic()
+                    jobs, count = live(cluster, drawn, row, folder / "live", data)
+                    plays.add(Play(name, seed, row, tuple(jobs), count))
+                    print(f"   {name}, seed {seed}, {row}: {sum(one.met for one in jobs)} met of "
+                          f"{ceiling(drawn, given.devices)} ({time.monotonic() - began:.0f} s)", flush=True)  # fmt: skip
+
+
+def _by_table(missing: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
+    """Yield runs of plays of the same table, in their order: each run needs a pool of its own."""
+    some: list[tuple[str, int, str]] = []
+    for one in missing:
+        if some and one[0] != some[-1][0]:
+            yield some[-1][0], some
+            some = []
+        some.append(one)
+    if some:
+        yield some[-1][0], some
+
+
+def summed(name: str, given: Table, plays: Plays) -> Figures:
+    """Print the table of what was trained of one, beside the simulation, and return its figures."""
+    seeds = sorted(seed for table_name, seed in plays.rates if table_name == name)
+    drawn = {seed: given.draw(plays.rates[name, seed], seed, PER_MODEL) for seed in seeds}
+    bound = {seed: ceiling(one, given.devices) for seed, one in drawn.items()}
+    found: Figures = {}
+    rows = []
+    for row in ROWS:
+        some = [plays.played[name, seed, row] for seed in seeds if (name, seed, row) in plays.played]
+        if not some:
+            continue
+        virtual = _simulated(drawn, some, given.devices)
+        met, met_virtual = (np.array([one.met for one in many], float) for many in (some, virtual))
+        key = f"{name}_{row.replace(' ', '_')}"
+        figures = {
+            "seeds": float(len(some)),
+            "ceiling": float(np.mean([bound[one.seed] for one in some])),
+            "met": float(met.mean()),
+            "met_se": error(met),
+            "simulated_met": float(met_virtual.mean()),
+            "live_minus_simulated": float((met - met_virtual).mean()),
+            "live_minus_simulated_se": error(met - met_virtual),
+            "way": float(np.mean([one.way(drawn[one.seed]) for one in some])),
+            "simulated_way": float(np.mean([one.way(drawn[one.seed]) for one in virtual])),
+            "wasted": float(np.mean([one.wasted for one in some])),
+            "simulated_wasted": float(np.mean([one.wasted for one in virtual])),
+            "starts": float(np.mean([one.starts for one in some])),
+            "simulated_starts": float(np.mean([one.starts for one in virtual])),
+        }
+        if row != OURS:
+            pairs = [plays.played[name, one.seed, OURS].met - one.met for one in some
+                     if (name, one.seed, OURS) in plays.played]  # fmt: skip
+            figures |= {"ours_ahead": float(np.mean(pairs)), "ours_ahead_se": error(np.array(pairs, float))}
+        found |= {f"{key}_{what}": number for what, number in figures.items()}
+        rows.append([row, *(figures.get(what, "") for what in COLUMNS)])
+    print(f"\n{name}: means over seeds")
+    table(["row", *(what.replace("_", " ") for what in COLUMNS)], rows)
+    return found
+
+
+COLUMNS = (
+    "seeds", "ceiling", "met", "met_se", "simulated_met", "live_minus_simulated_se", "ours_ahead", "ours_ahead_se", "way",
+    "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts",
+)  # fmt: skip
+
+
+def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) -> list[Play]:
+    found = []
+    with tempfile.TemporaryDirectory() as temp:
+        for one in plays:
+            jobs, count = simulated(drawn[one.seed], one.row, devices, Path(temp) / str(one.seed))
+            found.append(Play(one.table, one.seed, one.row, tuple(jobs), 0 if one.row in UNMANAGED else count))
+    return found
+
+
+def measure(names: Sequence[str], plays: Plays, data: Path, minutes: float, *, quick: bool) -> Figures:
+    """Train what is missing, print all tables of which there is a play, and return their figures."""
+    if minutes > 0:
+        tensors = (data / "tensors").resolve()
+        for task in dict.fromkeys(RUNS[one].task for name in names for one in TABLES[name].runs):
+            keep_data(task, data, tensors)
+        missing = wanted(names, plays, *((1, 0) if quick else (MAIN_SEEDS, OTHER_SEEDS)))
+        train(missing, plays, tensors, minutes)
+    figures: Figures = {}
+    for name in dict.fromkeys(name for name, _ in plays.rates):
+        figures |= summed(name, TABLES[name], plays)
+    return figures
 
 
 def main() -> None:
@@ -213,18 +273,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.trained.paper_tables", description=(__doc__ or "").splitlines()[0]
     )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", dest="size", action="store_const", const="quick",
-                     help="the five models, one seed: about five minutes on 2 cores")  # fmt: skip
-    how.add_argument("--full", dest="size", action="store_const", const="full",
-                     help="all tables, three seeds: a night")  # fmt: skip
+    parser.add_argument("--quick", dest="size", action="store_const", const="quick",
+                        help="five models, one seed of the five rows that matter most: three minutes on 2 cores")  # fmt: skip
+    parser.add_argument("--part", nargs="+", choices=TABLES, default=list(TABLES), metavar="TABLE",
+                        help=f"tables to train (default: {' '.join(TABLES)})")  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=float("inf"),
+                        help="begin no play that would not end in this time; 0 to train nothing (default: no limit)")  # fmt: skip
+    parser.add_argument("--plays", type=Path, default=PLAYS, metavar="FILE",
+                        help="file of plays, which is continued (default: that of the repository)")  # fmt: skip
     parser.add_argument("--data", type=Path, default=Path("runs/datasets"), metavar="DIR",
                         help="folder of the data sets (default: %(default)s)")  # fmt: skip
     add_files(parser)
-    parser.set_defaults(size="default")
+    parser.set_defaults(size="full")
     arguments = parser.parse_args()
-    with tables_apart(arguments):
-        figures = measure(arguments.size, arguments.data)
+    quick = arguments.size == "quick"
+    with tables_apart(arguments), tempfile.TemporaryDirectory() as temp:
+        plays = Plays(Path(temp) / "plays.jsonl" if quick else arguments.plays)
+        names = ["five"] if quick else arguments.part
+        figures = measure(names, plays, arguments.data, arguments.minutes, quick=quick)
     keep("trained.paper_tables", arguments, figures)
 
 
