@@ -475,6 +475,19 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "live_wasted_s_without": ("... seconds of the device on jobs that missed, without them", "{:.1f}"),
         "live_wasted_s_with": ("... with them", "{:.1f}"),
     },
+    "paper_tables": {  # all of them have a section of their own
+        f"{name}_triage_met": (
+            f"{title}: jobs met live by `triage`; LaiRA; guarded EDF; all at once; one after another; at most",
+            f"{{:.1f}}; {{{name}_LaiRA_met:.1f}}; {{{name}_guarded_EDF_met:.1f}}; {{{name}_all_at_once_met:.1f}}; "
+            f"{{{name}_one_after_another_met:.1f}}; {{{name}_triage_ceiling:.1f}}",
+        )
+        for name, title in (
+            ("five", "Five models on a device"),
+            ("ten", "Ten models on a device"),
+            ("five_on_two", "Five models on two devices"),
+            ("ten_on_two", "Ten models on two devices"),
+        )
+    },
     "decor": {  # the paper's tables have a section of their own
         "mean_abs_eps_relaxed": ("Mean distance of the end from the deadline, parts of a CPU", "{:.2f} %"),
         "mean_abs_eps_changed": ("The same when the deadline is cut to 80 % during the run", "{:.2f} %"),
@@ -859,6 +872,12 @@ QUOTED = (
         ("ours_ceiling_fraction",),
         "Deadlines met by `triage` on recorded curves, as a fraction of what a clairvoyant scheduler meets",
         "{:.2f}",
+    ),
+    Quoted(
+        "paper_tables",
+        ("ten_triage_met", "ten_all_at_once_met", "ten_one_after_another_met", "ten_triage_ceiling"),
+        "Ten real trainings on one device, live: met by `triage`; all at once; one after another; at most",
+        "{:.1f}; {:.1f}; {:.1f}; {:.1f}",
     ),
     Quoted(
         "late",

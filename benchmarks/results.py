@@ -21,6 +21,7 @@ from benchmarks import faq_page
 from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
 from benchmarks.papers.decor_page import decor_section
 from benchmarks.papers.papers_page import section
+from benchmarks.trained.tables_page import tables_section
 from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,7 +128,7 @@ def page(runs: list[Run]) -> str:
         for run in runs:
             if run["benchmark"] == benchmark and (block := _block(run)):
                 lines += ["", *block]
-    return "\n".join([*lines, *decor_section(runs), *section(runs)]) + "\n"
+    return "\n".join([*lines, *tables_section(runs), *decor_section(runs), *section(runs)]) + "\n"
 
 
 def _block(run: Run) -> list[str]:

