@@ -33,6 +33,7 @@ HEADINGS = {
     "demo": "The demo",
     "evening": "First come, first served",
     "paper_tables": "Bundles in the kind of the papers' tables, trained live",
+    "tools": "The same bundle under Slurm, Ray Tune, all at once and in a pool, trained live",
     "again": "An evening planned with the one before it",
     "decor": "Ending on the deadline (decor)",
     "resize": "Resizing a training",
@@ -487,6 +488,23 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("five_on_two", "Five models on two devices"),
             ("ten_on_two", "Ten models on two devices"),
         )
+    },
+    "tools": {
+        "seeds": ("Bundles of ten trainings on one device, of two minutes each", "{:.0f}"),
+        "ceiling": ("Deadlines that could be met, in the mean", "{:.2f}"),
+        **{
+            f"{key}_met": (
+                f"{title}: deadlines met; device seconds, of these on jobs that missed; lines to write",
+                f"{{:.2f}} ± {{{key}_met_se:.2f}}; {{{key}_seconds:.0f}}, {{{key}_seconds_missed:.0f}}; "
+                f"{{{key}_lines:.0f}}",
+            )
+            for key, title in (
+                ("pool", "Pool, `triage`"),
+                ("slurm", "Slurm, an array whose jobs are requeued after a minute"),
+                ("ray_tune", "Ray Tune, ASHA"),
+                ("all_at_once", "All at once"),
+            )
+        },
     },
     "decor": {  # the paper's tables have a section of their own
         "mean_abs_eps_relaxed": ("Mean distance of the end from the deadline, parts of a CPU", "{:.2f} %"),

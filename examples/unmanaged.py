@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import get_context
@@ -133,16 +133,19 @@ def _train_waiting(
     ready.wait(PATIENCE)
     began = time.monotonic()
     while (number := waiting.get()) is not None:
-        results.put((number, train(jobs[number], kind, began)))
+        results.put((number, train(jobs[number], lambda: time.monotonic() - began, accelerator=kind)))
 
 
-def train(job: UnmanagedJob, kind: str, began: float) -> EndedTraining:
+def train(
+    job: UnmanagedJob, clock: Callable[[], float], callbacks: Sequence[Any] = (), **trainer: Any
+) -> EndedTraining:
     """Train a job until its target is met or its deadline has passed.
 
     Args:
         job: The job.
-        kind: Kind of the device.
-        began: Monotonic time at which all began.
+        clock: Returns the seconds since the start of all.
+        callbacks: Callbacks of the Trainer in addition.
+        trainer: Other arguments of the Trainer.
     """
     import lightning.pytorch as pl
 
@@ -158,26 +161,29 @@ def train(job: UnmanagedJob, kind: str, began: float) -> EndedTraining:
             self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
             meter.add(outputs["loss"].item(), trainer.global_step)
-            if met or time.monotonic() - began >= job.deadline:
+            if met or clock() >= job.deadline:
                 trainer.should_stop = True
 
     def see(cell: Cell) -> None:
-        after = time.monotonic() - began
+        after = clock()
         if met or after > job.deadline:
             return
         seen.append(cell.value)
         if judge.see(cell.batches, cell.value, evaluated=False):
             met.append(after)
 
-    if time.monotonic() - began >= job.deadline:
+    if clock() >= job.deadline:
         return EndedTraining(None, float("inf"), 0.0)
     meter = LossMeter(see, job.cell)
     pl.seed_everything(job.config["seed_everything"], verbose=False)
-    trainer = pl.Trainer(
-        accelerator=kind, devices=1, max_epochs=-1, callbacks=[Ends()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(_made(job.config["model"]), _made(job.config["data"]))
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    options: dict[str, Any] = {"devices": 1, "max_epochs": -1, "callbacks": [Ends(), *callbacks]} | quiet | trainer
+    pl.Trainer(**options).fit(_made(job.config["model"]), _made(job.config["data"]))
     means = np.convolve(seen, np.ones(WINDOW) / WINDOW, "valid") if len(seen) >= WINDOW else [np.inf]
     return EndedTraining(met[0] if met else None, float(np.min(means)), time.process_time() - busy)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -146,10 +147,15 @@ def test_the_demo_prints_what_its_figures_show(met: dict[str, int], words: str) 
     assert words in told
 
 
+def clock() -> Callable[[], float]:
+    began = time.monotonic()
+    return lambda: time.monotonic() - began
+
+
 def test_a_training_that_nothing_manages_ends_by_its_target_or_at_its_deadline() -> None:
     reached, never = float(smooth(RECORDED["cnn-quick"])[10]), 0.0
     first, missed = (
-        unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", target, 3.0, 1.0)), "cpu", time.monotonic())
+        unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", target, 3.0, 1.0)), clock(), accelerator="cpu")
         for target in (reached, never)
     )
     assert first.verdict is Verdict.MET
@@ -159,7 +165,7 @@ def test_a_training_that_nothing_manages_ends_by_its_target_or_at_its_deadline()
     assert missed.verdict is Verdict.MISSED
     assert 0 < missed.best < first.best, "it trains on until its deadline"
     assert 0 < first.busy < missed.busy
-    late = unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", reached, 1.0, 1.0)), "cpu", time.monotonic() - 2.0)
+    late = unmanaged.train(demo.unmanaged(DrawnJob("cnn-quick", reached, 1.0, 1.0)), lambda: 2.0)
     assert (late.verdict, late.busy) == (Verdict.MISSED, 0.0)
 
 

@@ -85,6 +85,11 @@ def run(cluster: Cluster, jobs: Mapping[str, Mapping[str, Any]], policy: str, fo
     pool = {"devices": cluster.devices}
     bundle = Bundle.from_dict({"period": f"{PERIOD}s", "pool": pool, "jobs": written}).with_policy(policy)
     bundle.run(run_dir=folder, cluster=cluster)
+    return history_of(folder)
+
+
+def history_of(folder: Path) -> History:
+    """Return the history of the run in a folder."""
     with Journal.open(folder / "journal.db", read_only=True) as journal:
         return History.read(journal)
 
@@ -118,10 +123,11 @@ def live(cluster: Cluster, drawn: Drawn, row: str, folder: Path, data: Path) -> 
     terms = {one.job.name: {"deadline": f"{one.job.deadline:.3f}s", "target": {"loss": one.job.target.goal}}
              for one in drawn.jobs}  # fmt: skip
     history = run(cluster, terms, ROWS[row], folder, data)
-    return [_played(one) for one in history.jobs], starts(history)
+    return [played(one) for one in history.jobs], starts(history)
 
 
-def _played(job: JobHistory) -> JobPlayed:
+def played(job: JobHistory) -> JobPlayed:
+    """Return what came of a job, by its history."""
     seen = job.curve()[:, 1]
     busy = job.progress[-1].busy if len(job.progress) else 0.0
     return JobPlayed(job.verdict is Verdict.MET, float(seen.min(initial=np.inf)), busy)
@@ -139,8 +145,7 @@ def simulated(drawn: Drawn, row: str, devices: int, folder: Path) -> tuple[list[
         cells = int(np.searchsorted(recording.position, one.batches, "right"))
         best = float(recording.smooth[cells - 1]) if cells else np.inf
         jobs.append(JobPlayed(one.verdict is Verdict.MET, best, one.busy))
-    with Journal.open(folder / "journal.db", read_only=True) as journal:
-        return jobs, starts(History.read(journal))
+    return jobs, starts(history_of(folder))
 
 
 def wanted(names: Sequence[str], plays: Plays, seeds: int, others: int) -> list[tuple[str, int, str]]:
