@@ -9,6 +9,9 @@ Run from the repository's root: ``python examples/edge_cloud.py``. What it does:
    has, so it moves to the cloud and resumes from the batch at which it left;
 5. reduces the sample rate again: one device is released, and the job stays where it is.
 
+With ``--forecast`` the rate rises a little in each step of three seconds instead. The pool forecasts it, and moves
+``cameras`` before one device is too few.
+
 Each training records the node and process in which it runs; the picture shows which job trained where, and when.
 """
 
@@ -85,6 +88,8 @@ DEMANDS = Demands(
     cloud=Cloud(delay=40.0),
     edge=EdgePrices(0.8),
 )
+# With forecasts: seconds of a step, and by how much the rate rises in each.
+STEP, RISE = 3.0, 0.2
 BATCH, EVERY = 32, 10
 STEP_TIMEOUT = 120.0
 
@@ -126,8 +131,11 @@ class Story:
     It tells the scheduler of the plan and of what arrives. Which job moves is decided there.
     """
 
-    def __init__(self, cluster: Cluster, placement: TaskPlacement, notes: Path, names: dict[str, str]) -> None:
+    def __init__(
+        self, cluster: Cluster, placement: TaskPlacement, notes: Path, names: dict[str, str], *, forecast: bool
+    ) -> None:
         self.cluster, self.placement, self.notes, self.names = cluster, placement, notes, names
+        self.forecast = forecast
         self.told: list[dict[str, Any]] = []
         self._steps, self._jobs = self._tell(), dict[str, JobStatus]()
         self._over = False
@@ -150,21 +158,44 @@ class Story:
         self._say("the day begins")
         yield from self._until(lambda: self._trains("buses", 20))
         self._say_where("cameras", "meters", "buses")
-        self._change("a fifth more samples for cameras", RATE * SURGE)
-        yield from self._until(lambda: self._latest("cameras")[-1]["ranks"] == 2 and self._trains("cameras", 30))
-        self._say_where("cameras", "meters", "buses")
-        self._change("as many samples as before", RATE)
-        yield from self._until(lambda: self._latest("cameras")[-1]["ranks"] == 1 and self._trains("cameras", 30))
-        self._say_where("cameras", "meters", "buses")
+        yield from self._rise() if self.forecast else self._surge()
         for name in DEMANDS.jobs:
             self.cluster.tell(Cancel(name))
 
-    def _give(self, period: int) -> None:
-        """Give the plan such that a period begins now."""
+    def _surge(self) -> Iterator[None]:
+        """Raise the rate at once, and lower it again."""
+        for words, rate, ranks in (("a fifth more samples for cameras", RATE * SURGE, 2),
+                                   ("as many samples as before", RATE, 1)):  # fmt: skip
+            self._change(words, rate)
+            yield from self._until(lambda wanted=ranks: self._trains_on(wanted))  # type: ignore[misc]
+            self._say_where("cameras", "meters", "buses")
+
+    def _rise(self) -> Iterator[None]:
+        """Raise the rate in each step until the job trains on two devices, which the plan gives it by its forecast."""
+        self._give(DAY, forecast="trend", step=STEP)
+        began = time.monotonic()
+        for number in itertools.count():
+            rate, step = RATE + RISE * number, began + STEP * number
+            yield from self._until(lambda begins=step: time.monotonic() >= begins + STEP / 4)  # type: ignore[misc]
+            self.cluster.tell(PartEvent.of(DemandSeen((("cameras", rate),))))
+            yield from self._until(lambda begins=step: time.monotonic() >= begins + STEP)  # type: ignore[misc]
+            _, location, devices, reason = self._asked("cameras")
+            if devices == 2 and "rate" not in self.told[-1]:
+                self._say(f"{rate:g} samples/s of cameras, more in each step: to {location} (2): {reason}")
+                self.told.append({"rate": rate, "to": location, "devices": devices, "reason": reason})
+            if self._trains_on(2):
+                self._say_where("cameras", "meters", "buses")
+                return
+
+    def _trains_on(self, devices: int) -> bool:
+        return bool(self._latest("cameras")[-1]["ranks"] == devices) and self._trains("cameras", 30)
+
+    def _give(self, period: int, **how: Any) -> None:
+        """Give the plan such that a period begins now; ``how`` says how it is changed."""
         clock = wall_clock()
         begins = clock.seconds + clock.utc_offset - period * PERIOD
         limits = ReconfigurationLimits(cost=2.0)
-        given = PlanGiven(plan_of(self.placement, PERIOD, begins, on_wall=True, limits=limits))
+        given = PlanGiven(plan_of(self.placement, PERIOD, begins, on_wall=True, limits=limits, **how))
         self.cluster.tell(PartEvent.of(given))
 
     def _change(self, words: str, rate: float) -> None:
@@ -177,7 +208,7 @@ class Story:
     def _asked(self, name: str) -> list[Any]:
         """Return what the plan asks of a job: whether it is held, location, devices, reason."""
         about: Any = ray.get(self.cluster.scheduler.about.remote())  # type: ignore[union-attr]
-        asked: list[Any] = about["plan"]["asked"][name]
+        asked: list[Any] = about["controllers"]["plan"]["asked"][name]
         return asked
 
     def _until(self, holds: Callable[[], bool]) -> Iterator[None]:
@@ -282,7 +313,7 @@ def main(arguments: argparse.Namespace) -> None:
             "jobs": {name: _job(name, notes, first[name]) for name in DEMANDS.jobs},
         }, ROOT)  # fmt: skip
         with Cluster.of(bundle) as cluster:
-            story = Story(cluster, placement, notes, names)
+            story = Story(cluster, placement, notes, names, forecast=arguments.forecast)
             bundle.run(run_dir=arguments.run_dir or Path(own) / "run", cluster=cluster, watcher=story)
         draw({name: story.notes_of(name) for name in DEMANDS.jobs}, names, arguments.picture)
         print(f"which job trained where: {arguments.picture}")
@@ -292,6 +323,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--forecast", action="store_true", help="move by a forecast of the rate, before it is there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the steps to FILE as JSON")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; kept")
     parser.add_argument("--picture", type=Path, default=Path("edge_cloud.png"), metavar="FILE",

@@ -900,3 +900,20 @@ def test_a_surge_on_four_nodes_moves_one_training_and_its_loss_continues(tmp_pat
     # The others stay where they are.
     assert len({(line["node"], line["process"]) for line in seen["meters"]}) == 1
     assert len({(line["node"], line["process"]) for line in seen["buses"]}) == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_rising_demand_on_four_nodes_moves_a_training_before_its_device_is_too_few(tmp_path: Path) -> None:
+    path = tmp_path / "seen.json"
+    command = [sys.executable, str(ROOT / "examples/edge_cloud.py"), "--forecast", "--json", str(path)]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
+    told: list[dict[str, Any]] = json.loads(path.read_text())
+    [foreseen] = [line for line in told if "reason" in line]
+    assert 15.0 < foreseen["rate"] < 16.0, "a device trains 16 samples a second"
+    assert (foreseen["to"], foreseen["devices"]) == ("cloud", 2)
+    assert foreseen["reason"].endswith("samples/s are forecast")
+    before, at_noon, moved = [line for line in told if line.get("job") == "cameras"]
+    assert before["ranks"] == at_noon["ranks"] == 1
+    assert (moved["location"], moved["ranks"]) == ("cloud", 2)
+    assert moved["began"] - at_noon["step"] >= 0, "it resumes from the batch at which it left"
