@@ -101,6 +101,27 @@ def surge(words: str, demands: Demands) -> Figures:
     return figures
 
 
+def surged(placement: TaskPlacement, how: str) -> tuple[list[Choice], float]:
+    """Return the choices of all periods with a fifth more demand by day, and the part of the demand by day served.
+
+    Args:
+        placement: A placement of the whole day.
+        how: Name of what changes it by day.
+    """
+    demands = placement.demands
+    wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
+    now = _reconfigured(placement, wanted, how).choices
+    by_day = sum(job.tasks[BUSIEST] for job in demands.jobs.values())
+    served = sum(min(capacity(demands, choice) / (SURGE * RATE), 1.0) for choice in now) / by_day
+    others = [
+        choice
+        for choices in placement.served.values()
+        for period, choice in enumerate(choices)
+        if choice is not None and period != BUSIEST
+    ]
+    return [*others, *now], served
+
+
 def _reconfigured(before: TaskPlacement, wanted: Mapping[str, float], how: str, price: float = MOVE_PRICE) -> After:
     now = RECONFIGURERS[how](before, BUSIEST, ReconfigurationLimits(cost=1.0, move_price=price))
     began = time.process_time()

@@ -3,7 +3,9 @@
 Its figures have no numbers; four percentages are in its text. It does not give the value of a job and how it decays,
 the forecast in figures 5 to 8, or what MSU does near the deadline. The first two are chosen in
 :mod:`benchmarks.market.spot_traces`, the forecast is the last value, and the bare MSU buys on-demand instances in the
-last two intervals. AHAP and AHANP are represented by the best of the pool in hindsight. Figures 9 and 10:
+last two intervals. AHAP and AHANP are represented by the best of the pool in hindsight; without the safety net they
+are as printed, but that a job holds no more nodes than end it in its last interval, with it they are repaired. Figures
+9 and 10:
 :mod:`benchmarks.market.spot_selector`.
 """
 
@@ -52,8 +54,8 @@ class Setting(NamedTuple):
 
 
 def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
-    """Print all figures of the paper for one market."""
-    figure_4(trace, STARTS[size])
+    """Print all figures of the paper for one market, and return their numbers."""
+    figures = figure_4(trace, STARTS[size])
     ladder = slice(1, None, 2) if size == "quick" else slice(None)
 
     def settings(values: Sequence[float], words: str, make: Callable[[float], Setting]) -> list[Setting]:
@@ -70,16 +72,23 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
         "7: mean count": settings((2, 4, 6, 8, 10), "{:g}", lambda n: market(counts=n)),
         "8: mean spot price": settings((0.3, 0.45, 0.6, 0.75, 0.9), "{:g}", lambda p: market(prices=p)),
     }
-    above = paper_percentages(trace, size)
+    figures |= paper_percentages(trace, size)
     observation = {
         (number, guarded): figure(number, points, STARTS[size], guarded=guarded)
         for number, points in shown.items()
         for guarded in (False, True)
     }
     claims(observation)
-    ours, printed = figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
-    figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
-    return {"selector_shortfall_ratio": ours, "selector_printed_shortfall_ratio": printed, **above}
+    for (number, guarded), found in observation.items():
+        for point, row in zip(shown[number], found, strict=True):
+            figures |= {figure_of(number[0], point.name, name, guarded=guarded): one for name, one in row.items()}
+    figures |= figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
+    return figures | figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
+
+
+def figure_of(number: str, point: str, name: str, *, guarded: bool) -> str:
+    """Return the name of the figure of a contender at a point of figures 5 to 8."""
+    return f"fig{number}_{point}_{name}_{'repaired' if guarded else 'printed'}"
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8
@@ -95,8 +104,8 @@ class Constant:
         return np.full((len(values), horizon), self.value)
 
 
-def figure_4(trace: Trace, starts: int) -> None:
-    """Print the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
+def figure_4(trace: Trace, starts: int) -> Figures:
+    """Print and return the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
     part = 20 / WORK
     job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE, overhead="total")
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
@@ -123,17 +132,22 @@ def figure_4(trace: Trace, starts: int) -> None:
     print_claim("a perfect forecast has the lowest cost of all that are on time", costs["perfect forecast"] <= min(
         cost for name, cost in costs.items() if rows[name].on_time.all()) + 1e-9)  # fmt: skip
     print_claim("a wrong forecast can cost more than none", worse > 0, f"in {worse:.0%} of the starts")
+    figures: Figures = {"fig4_wrong_worse_pct": 100 * worse}
+    for name, one in rows.items():
+        figures |= {f"fig4_cost_{name}": costs[name], f"fig4_on_time_{name}": 100 * float(one.on_time.mean())}
+    return figures
 
 
 def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
     """Return the policies of figures 5 to 8; of several under one name the best in hindsight counts."""
     shared = WindowPlanner()
+    mode: Mode = "default" if guarded else "paper"
     return {
         "OD": [OnDemand()],
         "MSU": [MaxSpot(0 if guarded else 2)],
         "UP": [UniformProgress()],
-        "AHANP": [Ahanp(sigma) for sigma in SIGMAS],
-        "AHAP": [Ahap(w, v, planner=shared) for w in range(1, MAX_OMEGA + 1) for v in range(1, w + 1)],
+        "AHANP": [Ahanp(sigma, mode=mode) for sigma in SIGMAS],
+        "AHAP": [Ahap(w, v, mode=mode, planner=shared) for w in range(1, MAX_OMEGA + 1) for v in range(1, w + 1)],
         "chain": [Chain()],
     }
 
