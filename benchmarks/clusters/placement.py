@@ -207,12 +207,14 @@ def equal_cost(name: str, words: str, demands: Demands) -> Figures:
         Both, with None where a baseline leaves tasks unserved.
     """
     curves: dict[str, list[tuple[float, float]]] = {}
+    figures = Figures()
     for target in TARGETS:
         for rival, one in three(demands, CHEAPEST, target)[1].items():
+            figures[f"cost_{rival.replace(' ', '_')}_{target:g}"] = None if one.unserved else one.cost
             if not one.unserved:
                 curves.setdefault(rival, []).append((one.cost, one.accuracy))
     budget = next(cost for cost, reached in curves[PLAN] if reached >= 0.875 - 1e-6)
-    rows, figures = [], Figures()
+    rows = []
     for rival, told in PAPER_ACCURACIES.items():
         costs, reached = np.array(sorted(curves.get(rival, [(0.0, 0.0)]))).T
         # If a higher accuracy leaves tasks unserved, its cost is unknown.
@@ -221,7 +223,6 @@ def equal_cost(name: str, words: str, demands: Demands) -> Figures:
         rows.append([rival, "not all served" if at_budget is None else at_budget, told, saved, PAPER_BEST.get(rival)])
         key = rival.replace(" ", "_")
         figures |= {f"equal_cost_{key}": at_budget, f"best_saved_{key}": saved}
-        figures |= {f"cost_{key}_{target:g}": cost for target, (cost, _) in zip(TARGETS, curves[rival], strict=False)}
     print(f"\nscenario {name}, {words}: accuracy at a cost of {budget:.1f}; saved at an accuracy of {TARGETS[-1]}")
     table(["", "accuracy", "the paper, at $2.75", "plan saves, %", "the paper, at the best"], rows)
     return figures

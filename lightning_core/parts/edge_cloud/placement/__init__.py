@@ -11,6 +11,7 @@ from lightning_core.parts.edge_cloud.placement.demands import (
     EdgePrices,
     Gpu,
     Level,
+    Needs,
     Node,
     PlacedJob,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Gpu",
     "InfeasibleError",
     "Level",
+    "Needs",
     "Node",
     "ObjectiveRanges",
     "PlacedJob",
