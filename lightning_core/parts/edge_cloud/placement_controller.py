@@ -96,6 +96,8 @@ class PlacementController:
         if is_news or has_stepped or turn != self._turn:
             before = dict(self._asked)
             if turn != self._turn or isinstance(event, PlanGiven):
+                if not isinstance(event, PlanGiven):
+                    self._scale_seen(turn)
                 self._begin(turn)
             if has_stepped:
                 self._look_ahead(now)
@@ -240,6 +242,15 @@ class PlacementController:
             series += [self._rates.get(name, job.during(period).rate)] * ended
             keep_newest(series)
         return True
+
+    def _scale_seen(self, turn: int | None) -> None:
+        """Put what arrived in proportion to the next period: a change that is planned is no trend."""
+        if self._placement is None or self._turn is None or turn is None:
+            return
+        jobs, periods = self._placement.demands.jobs, len(self._placement.demands.periods)
+        for name, series in self._seen.items():
+            was, comes = (jobs[name].during(one % periods).rate for one in (self._turn, turn))
+            self._seen[name] = series if was == comes else [comes / was * rate for rate in series]
 
     def _look_ahead(self, now: float) -> None:
         """Forecast the next steps, as far as they are in this period."""

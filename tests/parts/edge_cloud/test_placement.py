@@ -88,6 +88,12 @@ def test_choices_respect_delay_and_accuracy() -> None:
         (lambda: EdgePrices(gpu=math.nan), "gpu must be at least 0 and finite, got nan"),
         (lambda: job(), "a whole number for each period"),
         (lambda: job(0, 0), "at least one of them, got \\(0, 0\\)"),
+        (lambda: job(1, 1, rate=(1.0,)), "rate must have one entry per period, 2, got 1"),
+        (lambda: job(1, sample=[1.0, 2.0]), "sample must have one entry per period, 1, got 2"),
+        (lambda: job(1, 1, aggregation=()), "aggregation must have one entry per period, 2, got 0"),
+        (lambda: job(1, 1, rate=(1.0, 0.0)), "rate must be positive and finite, got 0.0"),
+        (lambda: job(1, 1, sample=(math.inf, 1.0)), "sample must be positive and finite, got inf"),
+        (lambda: job(1, 1, aggregation=(0.0, -1.0)), "aggregation must be at least 0, got -1.0"),
         (lambda: job(1, rate=0.0), "rate must be positive and finite, got 0.0"),
         (lambda: job(1, accuracy=2.0), "accuracy must be 0 to 1, got 2.0"),
         (lambda: job(1, delay=math.nan), "delay must be at least 0, got nan"),
@@ -160,6 +166,39 @@ def small(draw: st.DrawFn) -> Demands:
     }
     return Demands(tuple("ab"[:periods]), GPUS, LEVELS, nodes, jobs, Cloud(delay=draw(st.sampled_from([10.0, 50.0]))),
                    EdgePrices(draw(st.sampled_from([0.5, 1.5]))))  # fmt: skip
+
+
+def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
+    """By night 5 samples a second take 4 GPUs in precise arithmetic, by day 20 take 13; the links bind by day alone."""
+    jobs = {
+        "a": job(1, 1, rate=(5.0, 20.0), sample=(2.4, 0.4), delay=20.0, accuracy=0.8),
+        "b": job(1, 1, rate=(20.0, 5.0), sample=(0.4, 2.4), accuracy=0.8),
+    }
+    nodes = {"n": Node({"v100": 17.0}, bandwidth=20.0), "m": Node({"v100": 16.0}, bandwidth=11.9)}
+    wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
+    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
+        solution = plan(wanted, weights, gap=0.0)
+        solution.placement.check()
+        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
+        assert solution.objective == pytest.approx(best, abs=1e-6)
+    [night, day] = solution.placement.served[Task("a", 0)]
+    assert night is not None
+    assert day is not None
+    assert (night.gpu_count, day.gpu_count) == (4.0, 13.0)
+    same = plan(demands({"a": job(2, 1, rate=(15.0, 15.0), sample=(0.4, 0.4), aggregation=(0.0, 0.0))})).placement
+    assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
+
+
+def test_baselines_take_each_period_s_own_rate() -> None:
+    """One task by night and day, four times as much by day: the busiest period is the day."""
+    jobs = {"a": job(1, 1, rate=(5.0, 20.0), delay=20.0, accuracy=0.8)}
+    wanted = demands(jobs, {"n": Node({"v100": 13.0})}, cloud=Cloud(delay=40.0))
+    solution = plan(wanted, Weights(1.0, 0.0))
+    for one in (one_period, incremental):
+        placement = one(wanted, Weights(1.0, 0.0), solution.ranges)
+        placement.check()
+        assert [choice.gpu_count for choice in placement.choices()] == [4.0, 13.0]
+        assert placement.held("n", 1)["bandwidth"] == pytest.approx(20.0 * 0.4)
 
 
 @pytest.mark.stories
