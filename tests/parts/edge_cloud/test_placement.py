@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -169,12 +170,13 @@ def small(draw: st.DrawFn) -> Demands:
 
 
 def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
-    """By night 5 samples a second take 4 GPUs in precise arithmetic, by day 20 take 13; the links bind by day alone."""
+    """By night `a` takes 4 GPUs and 12 MB/s, by day 13 and 8, and no node has both; `c` is like it by night alone."""
     jobs = {
         "a": job(1, 1, rate=(5.0, 20.0), sample=(2.4, 0.4), delay=20.0, accuracy=0.8),
         "b": job(1, 1, rate=(20.0, 5.0), sample=(0.4, 2.4), accuracy=0.8),
+        "c": job(1, 1, rate=5.0, sample=2.4, delay=20.0, accuracy=0.8),
     }
-    nodes = {"n": Node({"v100": 17.0}, bandwidth=20.0), "m": Node({"v100": 16.0}, bandwidth=11.9)}
+    nodes = {"n": Node({"v100": 12.0}, bandwidth=24.0), "m": Node({"v100": 13.0}, bandwidth=8.0)}
     wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
     for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
         solution = plan(wanted, weights, gap=0.0)
@@ -184,7 +186,7 @@ def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
     [night, day] = solution.placement.served[Task("a", 0)]
     assert night is not None
     assert day is not None
-    assert (night.gpu_count, day.gpu_count) == (4.0, 13.0)
+    assert (night.location, night.gpu_count, day.location, day.gpu_count) == ("n", 4.0, "m", 13.0)
     same = plan(demands({"a": job(2, 1, rate=(15.0, 15.0), sample=(0.4, 0.4), aggregation=(0.0, 0.0))})).placement
     assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
 
@@ -199,6 +201,10 @@ def test_baselines_take_each_period_s_own_rate() -> None:
         placement.check()
         assert [choice.gpu_count for choice in placement.choices()] == [4.0, 13.0]
         assert placement.held("n", 1)["bandwidth"] == pytest.approx(20.0 * 0.4)
+    small = replace(wanted, nodes={"n": Node({"v100": 4.0})})
+    assert incremental(small, Weights(1.0, 0.0), solution.ranges).unserved == [(Task("a", 0), 1)]
+    with pytest.raises(InfeasibleError, match="1 tasks cannot be served in b"):
+        one_period(small, Weights(1.0, 0.0), solution.ranges)
 
 
 @pytest.mark.stories
