@@ -27,21 +27,14 @@ from benchmarks.clusters.placement_scenarios import (
 )
 from benchmarks.clusters.placement_surges import forecast_errors, simulated_day, surge, surged, thousand
 from benchmarks.common import Figures, Size, main, table
+from benchmarks.papers.on_placement import ACCURACIES, BEST, SAVED, UNITS, by_costs
 from lightning_core.parts.edge_cloud.placement import CLOUD, Demands, EdgePrices, TaskPlacement, Weights, plan
 from lightning_core.parts.edge_cloud.placement.baselines import incremental, one_period
 from lightning_core.parts.edge_cloud.placement.demands import Choice
 from lightning_core.parts.edge_cloud.placement.planner import Solution
 
 PLAN, STAYS, ONE_PERIOD, INCREMENTAL = "plan", "plan, few moves", "one period", "incremental"
-# The paper's savings at a mean accuracy of 0.8, per cent, as its text says (scenario A); its costs, in dollars, and the
-# savings that follow from those, 11.9 and 23.1.
-PAPER = {ONE_PERIOD: 9.5, INCREMENTAL: 21.7}
-PAPER_COSTS = {PLAN: 2.00, ONE_PERIOD: 2.27, INCREMENTAL: 2.60}
-PAPER_BY_COST = {rival: 100 * (1 - PAPER_COSTS[PLAN] / PAPER_COSTS[rival]) for rival in PAPER}
-PAPER_UNITS = {ONE_PERIOD: 6.4, INCREMENTAL: 12.6}
-# Its mean accuracies at the cost of the plan for 0.875, and its savings at the best accuracy.
-PAPER_ACCURACIES = {PLAN: 0.875, ONE_PERIOD: 0.849, INCREMENTAL: 0.827}
-PAPER_BEST = {ONE_PERIOD: 1.8, INCREMENTAL: 4.36}
+RIVALS = (ONE_PERIOD, INCREMENTAL)
 TARGETS = (0.72, 0.75, 0.8, 0.85, 0.875, 0.89)
 # Relative gaps to the bound: small enough for comparisons with the baselines, and 0.1 % for timings.
 TIGHT, TIMED = 1e-6, 1e-3
@@ -94,6 +87,11 @@ def figure_of(what: str, words: str, name: str) -> str:
     return f"{what}_{words.replace(' ', '_')}{'' if name == 'A' else f'_{name}'}"
 
 
+def _key(rival: str) -> str:
+    """Return a rival's part of the names of figures."""
+    return rival.replace(" ", "_")
+
+
 def three(
     demands: Demands, weights: Weights, accuracy: float | None = None, gap: float = TIMED
 ) -> tuple[Solution, dict[str, TaskPlacement]]:
@@ -118,13 +116,13 @@ def at_80(name: str, words: str, demands: Demands) -> Figures:
     for rival, one in placement.items():
         parts = best.cost / one.cost, _v100(best) / _v100(one)
         saving, fewer = (round(100 * (1 - part), 6) for part in parts)
-        if rival in PAPER:
-            key = rival.replace(" ", "_")
+        if rival in RIVALS:
+            key = _key(rival)
             figures |= {f"saved_{key}": saving, f"gpus_saved_{key}": fewer, f"moves_{key}": one.moves,
                         f"few_moves_saved_{key}": 100 * (1 - few.cost / one.cost)}  # fmt: skip
         told = ""
-        if rival in PAPER:
-            told = f"{PAPER[rival]:.1f} (by its costs {PAPER_BY_COST[rival]:.1f}), {PAPER_UNITS[rival]:.1f}"
+        if rival in RIVALS:
+            told = f"{SAVED[_key(rival)]:.1f} (by its costs {by_costs(_key(rival)):.1f}), {UNITS[_key(rival)]:.1f}"
         rows.append([rival, one.cost, one.accuracy, _v100(one), one.moves, len(one.unserved), saving, fewer, told])
     print(f"\nscenario {name}, {words}: minimum cost at a mean accuracy of at least 0.8")
     table(["", "cost", "accuracy", "V100", "moves", "unserved", "plan saves, %", "V100 saved, %", "paper (A)"], rows)
@@ -147,10 +145,10 @@ def with_surge(name: str, words: str, demands: Demands) -> Figures:
         case = rival, how
         served = 100 * after[case][1]
         rows.append([f"{rival}, {how}", costs[case], gpus[case], served])
-        figures[f"surged_served_{rival.replace(' ', '_')}_{how}"] = served
+        figures[f"surged_served_{_key(rival)}_{how}"] = served
         if rival == PLAN:
-            for other in PAPER:
-                theirs, key = (other, "heuristic"), f"{other.replace(' ', '_')}_{how}"
+            for other in RIVALS:
+                theirs, key = (other, "heuristic"), f"{_key(other)}_{how}"
                 figures |= {f"surged_saved_{key}": 100 * (1 - costs[case] / costs[theirs]),
                             f"surged_gpus_saved_{key}": 100 * (1 - gpus[case] / gpus[theirs])}  # fmt: skip
     print(f"\nscenario {name}, {words}: the same day with a fifth more by day")
@@ -210,18 +208,19 @@ def equal_cost(name: str, words: str, demands: Demands) -> Figures:
     figures = Figures()
     for target in TARGETS:
         for rival, one in three(demands, CHEAPEST, target)[1].items():
-            figures[f"cost_{rival.replace(' ', '_')}_{target:g}"] = None if one.unserved else one.cost
+            figures[f"cost_{_key(rival)}_{target:g}"] = None if one.unserved else one.cost
             if not one.unserved:
                 curves.setdefault(rival, []).append((one.cost, one.accuracy))
     budget = next(cost for cost, reached in curves[PLAN] if reached >= 0.875 - 1e-6)
     rows = []
-    for rival, told in PAPER_ACCURACIES.items():
+    for rival in (PLAN, *RIVALS):
         costs, reached = np.array(sorted(curves.get(rival, [(0.0, 0.0)]))).T
         # If a higher accuracy leaves tasks unserved, its cost is unknown.
         at_budget = float(np.interp(budget, costs, reached)) if costs[-1] >= budget else None
         saved = 100 * (1 - curves[PLAN][-1][0] / costs[-1]) if len(costs) == len(TARGETS) else None
-        rows.append([rival, "not all served" if at_budget is None else at_budget, told, saved, PAPER_BEST.get(rival)])
-        key = rival.replace(" ", "_")
+        rows.append([rival, "not all served" if at_budget is None else at_budget, ACCURACIES[_key(rival)], saved,
+                     BEST.get(_key(rival))])  # fmt: skip
+        key = _key(rival)
         figures |= {f"equal_cost_{key}": at_budget, f"best_saved_{key}": saved}
     print(f"\nscenario {name}, {words}: accuracy at a cost of {budget:.1f}; saved at an accuracy of {TARGETS[-1]}")
     table(["", "accuracy", "the paper, at $2.75", "plan saves, %", "the paper, at the best"], rows)

@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.common import Figures, Size, table
 from benchmarks.market.spot_selector import SELECTED, figure_9, figure_10, print_claim, selected, utilities_of
 from benchmarks.market.spot_traces import DEADLINE, GRACE, VALUE, WORK, Trace, scaled
+from benchmarks.papers.on_markets import AXES, BASELINES, CLAIMED, POINTS, figure_of
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Perfect
@@ -34,20 +35,17 @@ from lightning_core.parts.market.spot_policies import Ahanp, Ahap, Chain, MaxSpo
 from lightning_core.parts.market.spot_policies.ahap import Mode
 from lightning_core.parts.market.spot_policies.paper_pool import MAX_OMEGA, SIGMAS
 
-# Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
-CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}
-BASELINES = ("OD", "MSU", "UP")
 MODES: Mapping[Mode, str] = {"paper": "as printed, trimmed", "default": "repaired"}
-# Minutes to launch an instance at 800 Mbps, and the bandwidths of figure 6 in Mbps.
-LAUNCH, BANDWIDTHS = 3.0, (100, 200, 400, 800)
-STARTS: Mapping[Size, int] = {"quick": 20, "default": 100, "full": 200}
+# Minutes to launch an instance at 800 Mbps.
+LAUNCH = 3.0
+STARTS: Mapping[Size, int] = {"quick": 20, "default": 50, "full": 200}
 COMPARED: Mapping[Size, int] = {"quick": 20, "default": 200, "full": 200}
 
 
 class Setting(NamedTuple):
     """One point of a figure: its market and its jobs."""
 
-    name: str
+    at: float
     trace: Trace
     deadline: int = DEADLINE
     growth_fraction: float = 0.9
@@ -58,19 +56,17 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
     figures = figure_4(trace, STARTS[size])
     ladder = slice(1, None, 2) if size == "quick" else slice(None)
 
-    def settings(values: Sequence[float], words: str, make: Callable[[float], Setting]) -> list[Setting]:
-        return [make(value)._replace(name=words.format(value)) for value in values[ladder]]
+    def settings(number: str, make: Callable[[float], Setting]) -> list[Setting]:
+        return [make(value)._replace(at=value) for value in POINTS[number][ladder]]
 
     def market(counts: float | None = None, prices: float | None = None) -> Setting:
-        return Setting("", replace(trace, market=scaled(trace.market, counts, prices)))
+        return Setting(0.0, replace(trace, market=scaled(trace.market, counts, prices)))
 
     shown = {
-        "5: deadline, intervals": settings((8, 10, 12, 14), "{:.0f}", lambda d: Setting("", trace, int(d))),
-        "6: bandwidth, Mbps": settings(
-            BANDWIDTHS, "{:.0f}", lambda b: Setting("", trace, growth_fraction=1 - LAUNCH * 800 / b / 30)
-        ),
-        "7: mean count": settings((2, 4, 6, 8, 10), "{:g}", lambda n: market(counts=n)),
-        "8: mean spot price": settings((0.3, 0.45, 0.6, 0.75, 0.9), "{:g}", lambda p: market(prices=p)),
+        "5": settings("5", lambda d: Setting(0.0, trace, int(d))),
+        "6": settings("6", lambda b: Setting(0.0, trace, growth_fraction=1 - LAUNCH * 800 / b / 30)),
+        "7": settings("7", lambda n: market(counts=n)),
+        "8": settings("8", lambda p: market(prices=p)),
     }
     figures |= paper_percentages(trace, size)
     observation = {
@@ -81,14 +77,10 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
     claims(observation)
     for (number, guarded), found in observation.items():
         for point, row in zip(shown[number], found, strict=True):
-            figures |= {figure_of(number[0], point.name, name, guarded=guarded): one for name, one in row.items()}
+            mode = "repaired" if guarded else "printed"
+            figures |= {figure_of(number, point.at, name, mode): utility for name, utility in row.items()}
     figures |= figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
-    return figures | figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
-
-
-def figure_of(number: str, point: str, name: str, *, guarded: bool) -> str:
-    """Return the name of the figure of a contender at a point of figures 5 to 8."""
-    return f"fig{number}_{point}_{name}_{'repaired' if guarded else 'printed'}"
+    return figures | figure_10(trace, 0.05 if size == "quick" else 0.15 if size == "default" else 1.0, plots)
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8
@@ -164,8 +156,9 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
         assert all((one.utility <= best + 1e-6).all() for group in several.values() for one in group)
         means = {name: max(float(one.utility.mean()) for one in group) for name, group in several.items()}
         found.append({**means, "optimum": float(best.mean())})
-    print(f"\nfigure {number}; mean utility, {'with' if guarded else 'without'} the safety net, {starts} starts")
-    table(["", *found[0]], [[point.name, *row.values()] for point, row in zip(points, found, strict=True)])
+    net = "with" if guarded else "without"
+    print(f"\nfigure {number}: {AXES[number]}; mean utility, {net} the safety net, {starts} starts")
+    table(["", *found[0]], [[f"{point.at:g}", *row.values()] for point, row in zip(points, found, strict=True)])
     return found
 
 
@@ -220,9 +213,9 @@ def claims(observation: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]
                 continue
             for name in ("AHAP", "AHANP"):
                 above = sum(row[name] > max(row[one] for one in BASELINES) for row in rows)
-                words = f"figure {number[0]}, {net}: {name} above OD, MSU and UP at every point"
+                words = f"figure {number}, {net}: {name} above OD, MSU and UP at every point"
                 print_claim(words, above == len(rows), f"{above} of {len(rows)}")
-        slow, fast = observation["6: bandwidth, Mbps", guarded][0], observation["6: bandwidth, Mbps", guarded][-1]
+        slow, fast = observation["6", guarded][0], observation["6", guarded][-1]
         lost = {name: fast[name] - slow[name] for name in ("AHANP", "AHAP")}
         print_claim(
             f"figure 6, {net}: AHANP loses less by overhead than AHAP", lost["AHANP"] < lost["AHAP"],

@@ -9,43 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.common import Figures, table
 from benchmarks.curves.bundles import Recording
 from benchmarks.curves.replay import Cell, Contender, play
-from benchmarks.papers.printed import PRINTED_ROWS
+from benchmarks.papers.printed import JOBS_SWEPT, PRINTED_ROWS, SWEEPS, figure_of
 from benchmarks.policies.as_printed import as_printed, name_of
 from benchmarks.policies.standings import ceiling_fractions
-
-GAMMAS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
-
-
-class Sweep(NamedTuple):
-    """A figure: one constant of one policy.
-
-    Attributes:
-        paper: Name of the policy.
-        where: Figure.
-        title: Constant, as the paper names it.
-        values: Values that are played.
-        kinds: Whether bundles are pure, for each curve of the figure.
-    """
-
-    paper: str
-    where: str
-    title: str
-    values: tuple[float, ...]
-    kinds: tuple[bool, ...]
-
-
-SWEEPS = {
-    "lara_explore": Sweep("LARA", "fig. 11(a)", "H", (250, 1000, 2000, 4000, 6000, 8000, 16_000), (False,)),
-    "lara_gamma": Sweep("LARA", "fig. 11(b)", "gamma", GAMMAS, (False,)),
-    "laira_delta": Sweep("LaiRA", "fig. 7(a)", "Delta", (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0), (True, False)),
-    "laira_gamma": Sweep("LaiRA", "fig. 7(b)", "gamma", GAMMAS, (True, False)),
-}
-JOBS = 10
 
 
 def contenders(printed: Mapping[str, Contender]) -> dict[str, Contender]:
@@ -72,11 +43,6 @@ def _with(row: Contender, **arguments: Any) -> Contender:
     return replace(row, arguments={**row.arguments, **arguments})
 
 
-def figure_of(name: str, value: float) -> str:
-    """Return the beginning of the names of a value's figures."""
-    return f"swept_{name}_{value:g}"
-
-
 def measure(pool: Sequence[Recording], bundles: int, known: Mapping[str, Contender]) -> Figures:
     """Play the sweeps; print the part of the ceiling met and return it.
 
@@ -90,7 +56,7 @@ def measure(pool: Sequence[Recording], bundles: int, known: Mapping[str, Contend
     for pure in (False, True):
         some = {figure_of(name, value): rows[figure_of(name, value)] for name, sweep in SWEEPS.items()
                 if pure in sweep.kinds for value in sweep.values}  # fmt: skip
-        played = play(pool, {Cell(JOBS, pure): bundles}, some)
+        played = play(pool, {Cell(JOBS_SWEPT, pure): bundles}, some)
         for name in some:
             results.setdefault(name, {}).update(ceiling_fractions(played, name))
     figures: Figures = {"swept_bundles": float(bundles)}
