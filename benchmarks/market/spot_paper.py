@@ -38,7 +38,7 @@ from lightning_core.parts.market.spot_policies.paper_pool import MAX_OMEGA, SIGM
 MODES: Mapping[Mode, str] = {"paper": "as printed, trimmed", "default": "repaired"}
 # Minutes to launch an instance at 800 Mbps.
 LAUNCH = 3.0
-STARTS: Mapping[Size, int] = {"quick": 20, "default": 50, "full": 200}
+STARTS: Mapping[Size, int] = {"quick": 20, "default": 40, "full": 200}
 COMPARED: Mapping[Size, int] = {"quick": 20, "default": 200, "full": 200}
 
 
@@ -68,7 +68,6 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
         "7": settings("7", lambda n: market(counts=n)),
         "8": settings("8", lambda p: market(prices=p)),
     }
-    figures |= paper_percentages(trace, size)
     observation = {
         (number, guarded): figure(number, points, STARTS[size], guarded=guarded)
         for number, points in shown.items()
@@ -80,7 +79,7 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
             mode = "repaired" if guarded else "printed"
             figures |= {figure_of(number, point.at, name, mode): utility for name, utility in row.items()}
     figures |= figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
-    return figures | figure_10(trace, 0.05 if size == "quick" else 0.15 if size == "default" else 1.0, plots)
+    return figures | figure_10(trace, 0.05 if size == "quick" else 0.1 if size == "default" else 1.0, plots)
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8

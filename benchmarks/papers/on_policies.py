@@ -12,8 +12,8 @@ BASELINES = {"LARA": ("UA", "STF", "LRF", "ETF"), "LaiRA": ("UA", "STF", "LARA",
 # Numbers of jobs at which the ablations are measured.
 ABLATED = (10, 25)
 JOBS = (5, 10, 25, 50, 100)
-# What is said of each constant, and whether that is that its lowest and its highest value lose jobs; and the part of the
-# ceiling that counts as a loss.
+# What is said of each constant, and whether it is said that its lowest and its highest value lose jobs; and the part of
+# the ceiling that counts as a loss.
 CONSTANTS = {
     "lara_explore": ("Too small or too large an exploration threshold loses jobs; 4,000 to 6,000 are right",
                      (True, True)),
@@ -47,12 +47,22 @@ def findings(record: Record) -> list[Finding]:
         _helps(record, "dkf", "Removing the feasibility check by DKF reduces the jobs met"),
         _helps(record, "pd", slices, expected=False),
         _steadies(record),
+        _first_come(record),
+    ]
+
+
+def in_appendices(record: Record) -> list[Finding]:
+    """Return the findings on figures of the appendices, and on LARA's figure 6(b).
+
+    Raises:
+        MissingFigureError: If a figure was not measured.
+    """
+    return [
+        _round(record),
         *_constants(record),
         _finds_infeasible(record),
         _first_is_steady(record),
         _scores_without_ucb(record),
-        _round(record),
-        _first_come(record),
     ]
 
 
