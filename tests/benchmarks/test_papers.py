@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import labels, results
 from benchmarks.curves.replay import Cell, Played
-from benchmarks.papers import on_estimators, on_placement, on_policies
+from benchmarks.papers import on_estimators, on_placement
 from benchmarks.papers.finding import NO, YES, verdict
-from benchmarks.papers.papers_page import HEADING, section
+from benchmarks.papers.papers_page import HEADING, findings, section
 from benchmarks.papers.printed import AT_DEFAULTS, PAPERS, PRINTED, PRINTED_ROWS, SLICES_TOO, rows
 from benchmarks.papers.record import MissingFigureError, Record
 from benchmarks.policies.as_printed import as_printed, name_of, with_constants
@@ -21,6 +21,9 @@ from benchmarks.policies.evening import measure
 from benchmarks.policies.variants import ABLATIONS, WHOLE, ablate, variants
 from lightning_core.policies.laira import Laira
 from lightning_core.simulation.replications import Experiment
+
+# Of estimators, policies, appendices, the spot market, and edge and cloud.
+EVERY_FINDING = 8 + 10 + 8 + 17 + 7
 
 
 def run(
@@ -75,9 +78,9 @@ def test_the_section_is_there_once_everything_was_measured() -> None:
     runs = results.read()
     lines = section(runs)
     assert f"## {HEADING}" in lines
-    found = [*on_estimators.findings(Record(runs)), *on_policies.findings(Record(runs))]
-    assert len(found) == 18
-    assert all(one.verdict and one.where.startswith(("LARA", "LaiRA")) for one in found)
+    found = findings(Record(runs))
+    assert len(found) == EVERY_FINDING
+    assert all(one.verdict and one.where.startswith(("LARA", "LaiRA", "Spot", "Edge and cloud")) for one in found)
     tables = [line for line in lines if line.startswith("|")]
     assert all("nan" not in line and "None" not in line for line in tables)
     for above, line in pairwise(lines):
