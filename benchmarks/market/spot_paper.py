@@ -131,8 +131,8 @@ def figure_4(trace: Trace, starts: int) -> Figures:
 
 def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
     """Return the policies of figures 5 to 8; of several under one name the best in hindsight counts."""
-    shared = WindowPlanner()
     mode: Mode = "default" if guarded else "paper"
+    shared = WindowPlanner("target" if guarded else "literal")
     return {
         "OD": [OnDemand()],
         "MSU": [MaxSpot(0 if guarded else 2)],
