@@ -21,9 +21,9 @@ from lightning_core.parts.edge_cloud.placement import (
     EdgePrices,
     Gpu,
     Level,
-    Needs,
     Node,
     Task,
+    TaskNeeds,
     TaskPlacement,
     replanner,
 )
@@ -195,7 +195,7 @@ def test_the_core_of_a_large_program_is_almost_as_good_as_all_of_it(monkeypatch:
 def every(now: Reconfigurer, rates: dict[str, float]) -> list[tuple[int, float, int]]:
     """Return tasks left short, objective and moves of all ways to serve a period, tasks whole or as they are."""
     tasks, demands, limits = list(now.now), now.demands, now.limits
-    ways: list[list[tuple[Choice, Needs, float, int, int]]] = []
+    ways: list[list[tuple[Choice, TaskNeeds, float, int, int]]] = []
     for task in tasks:
         has, small = now.now[task], now._job(task)
         job = replace(small, rate=rates[task.job])

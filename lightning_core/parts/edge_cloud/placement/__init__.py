@@ -11,9 +11,9 @@ from lightning_core.parts.edge_cloud.placement.demands import (
     EdgePrices,
     Gpu,
     Level,
-    Needs,
     Node,
     PlacedJob,
+    TaskNeeds,
 )
 from lightning_core.parts.edge_cloud.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights
 from lightning_core.parts.edge_cloud.placement.planner import InfeasibleError, Solution, plan
@@ -33,12 +33,12 @@ __all__ = [
     "Gpu",
     "InfeasibleError",
     "Level",
-    "Needs",
     "Node",
     "ObjectiveRanges",
     "PlacedJob",
     "Solution",
     "Task",
+    "TaskNeeds",
     "TaskPlacement",
     "Weights",
     "plan",

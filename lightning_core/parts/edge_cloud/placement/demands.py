@@ -113,7 +113,7 @@ class EdgePrices:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class TaskNeeds:
     """What each task of a job needs in a period.
 
     Args:
@@ -178,7 +178,7 @@ class PlacedJob:
         if not 0 <= self.accuracy <= 1:
             raise ValueError(f"accuracy must be 0 to 1, got {self.accuracy}")
 
-    def during(self, period: int) -> Needs:
+    def during(self, period: int) -> TaskNeeds:
         """Return what each task needs in a period, by its number.
 
         Example::
@@ -190,7 +190,7 @@ class PlacedJob:
         rate, sample, aggregation = (
             one if isinstance(one, float | int) else one[period] for one in (self.rate, self.sample, self.aggregation)
         )
-        return Needs(rate, sample, aggregation, self.delay, self.accuracy, self.moves)
+        return TaskNeeds(rate, sample, aggregation, self.delay, self.accuracy, self.moves)
 
 
 def by_period(given: ByPeriod, periods: int) -> Sequence[float]:
@@ -269,7 +269,7 @@ class Demands:
         steps = [(period, period + 1) for period in range(len(self.periods) - 1)]
         return [*steps, (len(self.periods) - 1, 0)] if self.cycle and len(self.periods) > 2 else steps
 
-    def choices(self, needs: Needs) -> list[Choice]:
+    def choices(self, needs: TaskNeeds) -> list[Choice]:
         """Return the best choices for a task at each location.
 
         The cloud has enough of everything, so for each level only its cheapest type of GPU can be the best.
@@ -282,7 +282,7 @@ class Demands:
                 cheapest[choice.level] = choice
         return [one for one in found if one.location != CLOUD or cheapest[one.level] is one]
 
-    def every(self, needs: Needs) -> list[Choice]:
+    def every(self, needs: TaskNeeds) -> list[Choice]:
         """Return all choices for a task."""
         every = (
             self.choice(needs, location, gpu, name)
@@ -291,7 +291,7 @@ class Demands:
         )
         return [one for one in every if one is not None]
 
-    def choice(self, needs: Needs, location: str, gpu: str, level_name: str) -> Choice | None:
+    def choice(self, needs: TaskNeeds, location: str, gpu: str, level_name: str) -> Choice | None:
         """Return one choice for a task; None if there is no such one."""
         level = self.levels.get(level_name)
         if level is None or gpu not in level.throughput or level.accuracy < needs.accuracy - EXACT:
@@ -307,7 +307,7 @@ class Demands:
         cost = self._cost(needs, location, gpu, gpu_count)
         return Choice(location, gpu, level_name, gpu_count, level.accuracy, cost)
 
-    def _cost(self, needs: Needs, location: str, gpu: str, gpu_count: float) -> float:
+    def _cost(self, needs: TaskNeeds, location: str, gpu: str, gpu_count: float) -> float:
         """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""
         hours, gigabytes = self.window / 3600, needs.rate * self.window * needs.sample / 1000
         processing = gpu_count * hours * self.gpus[gpu].price

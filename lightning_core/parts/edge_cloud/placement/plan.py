@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, Needs
+from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, TaskNeeds
 
 
 class Task(NamedTuple):
@@ -149,7 +149,7 @@ class TaskPlacement:
             )
 
 
-def usage(needs: Needs, choice: Choice) -> dict[str, float]:
+def usage(needs: TaskNeeds, choice: Choice) -> dict[str, float]:
     """Return a task's usage of its location (the left sides of eqs. 5 to 7)."""
     return {
         choice.gpu: choice.gpu_count,
