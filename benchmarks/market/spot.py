@@ -108,7 +108,7 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     if only["percentages"]:
         return paper_percentages(of_paper, size)
     if only["figures"]:
-        return paper_figures(of_paper, size, plots)
+        return paper_figures(of_paper, size, plots, whole=True)
     starts = STARTS[size]
     _show(found)
     figures = all_standings(several, starts)
@@ -119,7 +119,7 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     for trace in several:
         forecasts(trace, min(starts, 40) if size == "quick" else starts, size)
     misses = guarded_misses(found, 5 if size == "quick" else 50 if size == "default" else starts, size)
-    published = paper_percentages(of_paper, size) | paper_figures(of_paper, size, plots)
+    published = paper_percentages(of_paper, size) | paper_figures(of_paper, size, plots, whole=False)
     return {**figures, "guarded_misses": misses, "pool_112x1000_s": None, **published}
 
 

@@ -38,7 +38,7 @@ from lightning_core.parts.market.spot_policies.paper_pool import MAX_OMEGA, SIGM
 MODES: Mapping[Mode, str] = {"paper": "as printed, trimmed", "default": "repaired"}
 # Minutes to launch an instance at 800 Mbps.
 LAUNCH = 3.0
-STARTS: Mapping[Size, int] = {"quick": 20, "default": 40, "full": 200}
+STARTS: Mapping[Size, int] = {"quick": 20, "default": 100, "full": 200}
 COMPARED: Mapping[Size, int] = {"quick": 20, "default": 200, "full": 200}
 
 
@@ -51,10 +51,11 @@ class Setting(NamedTuple):
     growth_fraction: float = 0.9
 
 
-def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
-    """Print all figures of the paper for one market, and return their numbers."""
+def paper_figures(trace: Trace, size: Size, plots: Path | None, *, whole: bool) -> Figures:
+    """Print all figures of the paper for one market, and return their numbers; all points of each, or some if quick."""
     figures = figure_4(trace, STARTS[size])
-    ladder = slice(1, None, 2) if size == "quick" else slice(None)
+    whole |= size != "quick"
+    ladder = slice(None) if whole else slice(1, None, 2)
 
     def settings(number: str, make: Callable[[float], Setting]) -> list[Setting]:
         return [make(value)._replace(at=value) for value in POINTS[number][ladder]]
@@ -78,8 +79,8 @@ def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
         for point, row in zip(shown[number], found, strict=True):
             mode = "repaired" if guarded else "printed"
             figures |= {figure_of(number, point.at, name, mode): utility for name, utility in row.items()}
-    figures |= figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
-    return figures | figure_10(trace, 0.05 if size == "quick" else 0.1 if size == "default" else 1.0, plots)
+    figures |= figure_9(trace, SELECTED[size], (0.3, 2.0) if whole else (2.0,))
+    return figures | figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8

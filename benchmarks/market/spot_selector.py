@@ -19,7 +19,7 @@ from lightning_core.parts.market.selector import Selector, normalised
 from lightning_core.parts.market.spot_policies.ahap import Mode
 from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, REPAIRED_POOL, distinct, make_pool
 
-SELECTED: Mapping[Size, int] = {"quick": 60, "default": 80, "full": 1000}
+SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
 # Phases of figure 10: jobs, and the kind and size of forecast errors. Fixed errors are parts of a price of 1 and of 8
 # instances.
 PHASES: tuple[tuple[int, Tails, float], ...] = (

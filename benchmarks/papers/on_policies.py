@@ -146,7 +146,8 @@ def _constants(record: Record) -> list[Finding]:
             for at, declines in zip((sweep.values[0], sweep.values[-1]), claims, strict=True):
                 cases.append(f"at {at:g}, {kind}")
                 holds.append((best - met[at] > DECLINE) == declines)
-        measured = f"part of the ceiling met by {sweep.title}; {'; '.join(told)}"
+        bundles = f"{record('core', 'swept_bundles'):.0f} bundles; less than {DECLINE} counts as none"
+        measured = f"part of the ceiling met by {sweep.title} ({bundles}); {'; '.join(told)}"
         found.append(Finding(says, f"{sweep.paper}, {sweep.where}", measured, verdict(holds, cases)))
     return found
 

@@ -67,7 +67,7 @@ def section(runs: Sequence[Run]) -> list[str]:
         *head(["the paper says", "where", "measured", "verdict"]),
         *(row([one.says, one.where, one.measured, one.verdict]) for one in found),
         *_losses_ahead(record), *_data_needed(record), *_jobs_met(record), *_constants(record),
-        *_ablations(record), *_first_come(record), *_markets(record), *_inventory(),
+        *_ablations(record), *_first_come(record), *_markets(record), *_inventory(record),
     ]  # fmt: skip
 
 
@@ -91,11 +91,17 @@ def _markets(record: Record) -> list[str]:
     return lines
 
 
-def _inventory() -> list[str]:
+def _inventory(record: Record) -> list[str]:
+    rows = []
+    for one in INVENTORY:
+        command = ""
+        if one.source and record.known(one.source[0], [one.source[1]]):
+            command = _of(record, *one.source)
+        rows.append([one.paper, one.number, one.shows, one.here, command])
     return [
         "", "### Figures and tables of the papers", "",
         *wrapped("*Above* is the table of what the papers say, with the tables after it."), "",
-        *head(["paper", "figure or table", "shows", "beside ours"]), *(row(list(one)) for one in INVENTORY),
+        *head(["paper", "figure or table", "shows", "beside ours", "command, size, day"]), *map(row, rows),
     ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def swept(**others: float) -> dict[str, float]:
             for pure in sweep.kinds:
                 at_end = value in (sweep.values[0], sweep.values[-1])
                 found[f"{figure_of(name, value)}_{'pure' if pure else 'mixed'}_{JOBS_SWEPT}"] = 0.4 if at_end else 0.6
-    return found | others
+    return found | {"swept_bundles": 12.0} | others
 
 
 def test_a_constant_matters_where_its_ends_lose_jobs() -> None:
