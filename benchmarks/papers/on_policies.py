@@ -167,9 +167,9 @@ def _finds_infeasible(record: Record) -> Finding:
     )
     holds = [at_once[cell] > 0.9 and hopeless[cell] < without[cell] for cell in WATCHED]
     said = verdict(holds, [f"for {words}" for words in WATCHED.values()])
-    said += ", but possible jobs are found infeasible too" * (max(wrong.values()) > 0.1)
+    said += "; many possible jobs are found infeasible too" * (max(wrong.values()) > 0.1)
     says = "LaiRA identifies infeasible tasks accurately, shortly after the exploration, and gives them a minimum"
-    return Finding(says, "LaiRA, figs 8, 9", told, said)
+    return Finding(says, "LaiRA, figs 8, 9", f"as read here; {told}", said)
 
 
 def _first_is_steady(record: Record) -> Finding:

@@ -89,7 +89,7 @@ def test_laira_is_steadier_with_ucb_where_its_first_job_changes_less_often() -> 
     figures |= {f"watched_{cell}_whole_{what}": part for cell in on_policies.WATCHED
                 for what, part in (("found_at_once", 0.95), ("hopeless", 0.05), ("wrong", 0.3))}  # fmt: skip
     said = on_policies._finds_infeasible(record("core", figures)).verdict
-    assert said == f"{YES}, but possible jobs are found infeasible too"
+    assert said == f"{YES}; many possible jobs are found infeasible too"
 
 
 # ------------------------------------------------------------------------------------------------- the spot market
