@@ -113,6 +113,8 @@ def spot(**others: float) -> dict[str, float]:
                                                               "chosen_ours")}  # fmt: skip
     found |= {f"ahap_{mode}_over_{other.lower()}": claimed for mode in on_markets.MODES
               for other, claimed in on_markets.CLAIMED.items()}  # fmt: skip
+    found |= {f"fig10_{number}_weight_printed": 0.3 for number in on_markets.PHASES}
+    found |= {"selector_shortfall_ratio": 0.02, "selector_printed_shortfall_ratio": 0.3}
     return found | {"fig4_wrong_worse_pct": 28.0, "fig10_jobs": 360.0} | others
 
 
@@ -146,7 +148,7 @@ def test_statements_on_the_market_hold_where_the_figures_do() -> None:
         ("fig4_on_time_spot first", 100.0, "fig. 4, On-demand", "holds only for on-demand alone, for progress tracking "
          "and for the right forecast"),
         ("fig9_200% fixed, heavy_number", 3.0, "fig. 9, Type and", YES),
-        ("fig9_last value_printed", 25.0, "fig. 9, The selection", NO),
+        ("selector_printed_shortfall_ratio", 0.9, "fig. 9, The selection", f"{NO} in so few jobs"),
         ("fig10_2_printed", 40.0, "fig. 10,", "to a twentieth of the utility: holds only in phase 1, in phase 3 and in "
          "phase 4"),
         ("ahap_printed_over_up", 70.0, "VI-B, fig. 5,", "as printed, to a fifth of the number: holds only over OD, "
@@ -158,6 +160,12 @@ def test_a_statement_on_the_market_falls_with_its_figure(name: str, number: floa
     changed = [key for key in before if after.get(key) != before[key]]
     assert said in [after[key] for key in after if key.startswith(f"{on_markets.SPOT}{where}")]
     assert len(changed) <= 1
+
+
+def test_weights_that_have_not_moved_show_nothing() -> None:
+    found = verdicts(spot(**{f"fig10_{number}_weight_printed": 0.01 for number in on_markets.PHASES}))
+    [said] = [one for where, one in found.items() if "fig. 10" in where]
+    assert said == "not shown in so few jobs: the weights have hardly moved"
 
 
 def test_the_markets_utilities_are_shown_as_printed_and_repaired() -> None:
