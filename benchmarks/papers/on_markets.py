@@ -227,12 +227,21 @@ def tables(record: Record, of: str) -> list[str]:
                   for what in ("best", "printed", "chosen_printed", "ours", "chosen_ours"))]
         for number, words in PHASES.items()
     ]  # fmt: skip
+    noises = [
+        [name.replace("%", " %"), *(f"{record('spot', f'fig9_{name}_{what}'):.1f}"
+                                    for what in ("best", "mean", "printed", "ours", *FIXED))]
+        for name in FORECASTS
+    ]  # fmt: skip
     return [
-        "", "### The spot market's figures 5 to 8, and 10", "",
+        "", "### The spot market's figures 5 to 10", "",
         *wrapped(f"Mean utility, as printed and repaired, {of}. Of AHAP and AHANP the best of the pool in hindsight "
                  "counts. The paper prints no utility: at a deadline of 10 it has AHAP "
                  f"{listed([f'{one} % above {other}' for other, one in CLAIMED.items()])}."), "",
         *head(["figure", "at", *names]), *map(row, rows), "",
+        *wrapped("Figure 9, with the printed pool: mean utility of the best policy, of all, of the selector and of the "
+                 "best policy with one argument fixed, by the errors of the forecasts; *of it* are in proportion, "
+                 "*fixed* in size. The paper prints no number."), "",
+        *head(["forecast", "best", "mean", "printed step", "our step", *FIXED]), *map(row, noises), "",
         *wrapped("Figure 10, with the printed pool: mean utility in the last quarter of each phase, of its best "
                  "policy, of the selector, and of the policy that has the most weight at its end. The paper prints no "
                  f"number. It has 3,600 jobs; here they are {record('spot', 'fig10_jobs'):.0f}, the phases in "
