@@ -151,9 +151,10 @@ def _stable(record: Record, mode: str) -> Finding:
 
 def _depends_on_noise(record: Record) -> Finding:
     best = {name: record("spot", f"fig9_{name}_number") for name in FORECASTS[1:]}
-    measured = f"of {len(best)} kinds and sizes of errors, {len(set(best.values()))} policies are the best of one"
+    several = len(set(best.values()))
+    measured = f"over {len(best)} kinds and sizes of errors, {several} best polic{'y' if several == 1 else 'ies'}"
     says = "Type and magnitude of the noise influence the best policy"
-    return Finding(says, f"{SPOT}fig. 9", measured, YES if len(set(best.values())) > 1 else NO)
+    return Finding(says, f"{SPOT}fig. 9", measured, YES if several > 1 else NO)
 
 
 def _each_argument_matters(record: Record) -> Finding:
