@@ -193,7 +193,10 @@ def _scores_without_ucb(record: Record) -> Finding:
 
 def _round(record: Record) -> Finding:
     ten, hundred = (record("core", f"lara_ms_{jobs}") for jobs in (10, 100))
-    measured = f"a whole round of the scheduler, with verdicts and grants, takes {ten:.2f} ms with 10 jobs, {hundred:.2f} ms with 100"
+    measured = (
+        f"a whole round of the scheduler, with verdicts and grants, takes {ten:.2f} ms with 10 jobs, {hundred:.2f} ms "
+        "with 100"
+    )
     says = "A round of prediction and allocation takes 0.7 ms with 100 jobs, and grows linearly"
     said = f"{'as fast' if hundred <= 0.7 else 'slower'}, and grows {'less than ' * (hundred < 8 * ten)}linearly"
     return Finding(says, "LARA, fig. 6(b)", measured, said)
