@@ -130,10 +130,10 @@ def group_tasks(demands: Demands, *, listed: bool = False) -> list[TaskGroup]:
     of: dict[tuple[object, ...], tuple[PlacedJob, tuple[int, ...]]] = {}
     for name, job in demands.jobs.items():
         far = demands.cloud.delay > job.delay
+        loads = [(needs.rate, needs.sample, needs.aggregation) for needs in map(job.during, range(len(job.tasks)))]
         for number in range(max(job.tasks)):
             periods = tuple(period for period, count in enumerate(job.tasks) if number < count)
-            loads = tuple((needs.rate, needs.sample, needs.aggregation) for needs in map(job.during, periods))
-            key = (loads, far, job.accuracy, job.moves, periods)
+            key = (tuple(loads[period] for period in periods), far, job.accuracy, job.moves, periods)
             alike.setdefault(key, []).append(Task(name, number))
             of.setdefault(key, (job, periods))
     groups = []
