@@ -75,7 +75,7 @@ def surge(words: str, demands: Demands) -> Figures:
     """Print what a fifth more demand by day leads to under each planner; return the figures."""
     before = plan(demands, CHEAPEST, accuracy=0.8).placement
     stands = _in(before, BUSIEST)
-    wanted = {name: SURGE * job.rate for name, job in demands.jobs.items()}
+    wanted = {name: SURGE * job.during(BUSIEST).rate for name, job in demands.jobs.items()}
     more = replace(demands, jobs={name: replace(job, rate=wanted[name]) for name, job in demands.jobs.items()})
     found = {
         "left": After(stands, 0, 0.0),
@@ -99,6 +99,27 @@ def surge(words: str, demands: Demands) -> Figures:
     moves = [_reconfigured(before, wanted, "replan", price).moves for price in PRICES]
     print(f"moves at a price of {', '.join(f'{price:g}' for price in PRICES)}: {', '.join(map(str, moves))}")
     return figures
+
+
+def surged(placement: TaskPlacement, how: str) -> tuple[list[Choice], float]:
+    """Return the choices of all periods with a fifth more demand by day, and the part of the demand by day served.
+
+    Args:
+        placement: A placement of the whole day.
+        how: Name of what changes it by day.
+    """
+    demands = placement.demands
+    wanted = {name: SURGE * job.during(BUSIEST).rate for name, job in demands.jobs.items()}
+    now = _reconfigured(placement, wanted, how).choices
+    by_day = sum(job.tasks[BUSIEST] for job in demands.jobs.values())
+    served = sum(min(capacity(demands, choice) / (SURGE * RATE), 1.0) for choice in now) / by_day
+    others = [
+        choice
+        for choices in placement.served.values()
+        for period, choice in enumerate(choices)
+        if choice is not None and period != BUSIEST
+    ]
+    return [*others, *now], served
 
 
 def _reconfigured(before: TaskPlacement, wanted: Mapping[str, float], how: str, price: float = MOVE_PRICE) -> After:
@@ -142,11 +163,11 @@ def thousand() -> Figures:
         for k in range(1000)
     }  # fmt: skip
     # Half of what all need at the edge is of either type, and a twentieth more.
-    needed = 1.05 * sum(job.rate for job in jobs.values()) / 2 / 9
+    needed = 1.05 * sum(job.during(0).rate for job in jobs.values()) / 2 / 9
     nodes = {f"edge{k}": Node({"small": float(round(needed)), "large": float(round(needed / 2))}) for k in range(9)}
     demands = Demands(("day",), gpus, levels, nodes, jobs, Cloud(FAR), SETS[PAYS])
     before = incremental(demands, CHEAPEST, ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)))
-    wanted = {name: SURGE * job.rate for name, job in jobs.items()}
+    wanted = {name: SURGE * job.during(0).rate for name, job in jobs.items()}
     rows, figures = [], Figures()
     for name, how in (("heuristic", Reconfigurer), ("core", Replanner), ("all", _Whole)):
         now = how(before, 0, ReconfigurationLimits(cost=1.0))

@@ -61,6 +61,7 @@ RIVALS = (MSU, AHAP, "AHAP 5, 1", "AHAP 5, 1 rollout")
 ONLY = {
     "standings": "only the standings of the policies on each market",
     "percentages": "only the paper's percentages, beside those of its algorithms as printed and repaired",
+    "figures": "only the paper's figures 4 to 10, as printed and repaired",
     "speed": "only time the paper's pool of policies on 1,000 jobs",
 }
 # Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
@@ -106,6 +107,8 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     of_paper = next((one for one in several if one.priced), several[0])
     if only["percentages"]:
         return paper_percentages(of_paper, size)
+    if only["figures"]:
+        return paper_figures(of_paper, size, plots, whole=True)
     starts = STARTS[size]
     _show(found)
     figures = all_standings(several, starts)
@@ -116,7 +119,7 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     for trace in several:
         forecasts(trace, min(starts, 40) if size == "quick" else starts, size)
     misses = guarded_misses(found, 5 if size == "quick" else 50 if size == "default" else starts, size)
-    published = paper_figures(of_paper, size, plots)
+    published = paper_percentages(of_paper, size) | paper_figures(of_paper, size, plots, whole=False)
     return {**figures, "guarded_misses": misses, "pool_112x1000_s": None, **published}
 
 

@@ -3,7 +3,9 @@
 Its figures have no numbers; four percentages are in its text. It does not give the value of a job and how it decays,
 the forecast in figures 5 to 8, or what MSU does near the deadline. The first two are chosen in
 :mod:`benchmarks.market.spot_traces`, the forecast is the last value, and the bare MSU buys on-demand instances in the
-last two intervals. AHAP and AHANP are represented by the best of the pool in hindsight. Figures 9 and 10:
+last two intervals. AHAP and AHANP are represented by the best of the pool in hindsight; without the safety net they
+are as printed, but that a job holds no more nodes than end it in its last interval, with it they are repaired. Figures
+9 and 10:
 :mod:`benchmarks.market.spot_selector`.
 """
 
@@ -19,6 +21,7 @@ import numpy as np
 from benchmarks.common import Figures, Size, table
 from benchmarks.market.spot_selector import SELECTED, figure_9, figure_10, print_claim, selected, utilities_of
 from benchmarks.market.spot_traces import DEADLINE, GRACE, VALUE, WORK, Trace, scaled
+from benchmarks.papers.on_markets import AXES, BASELINES, CLAIMED, POINTS, figure_of
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Perfect
@@ -32,12 +35,9 @@ from lightning_core.parts.market.spot_policies import Ahanp, Ahap, Chain, MaxSpo
 from lightning_core.parts.market.spot_policies.ahap import Mode
 from lightning_core.parts.market.spot_policies.paper_pool import MAX_OMEGA, SIGMAS
 
-# Utility of AHAP above the others at a deadline of 10 intervals, per cent (section VI-B).
-CLAIMED = {"OD": 49.0, "MSU": 54.8, "UP": 33.4, "AHANP": 23.2}
-BASELINES = ("OD", "MSU", "UP")
 MODES: Mapping[Mode, str] = {"paper": "as printed, trimmed", "default": "repaired"}
-# Minutes to launch an instance at 800 Mbps, and the bandwidths of figure 6 in Mbps.
-LAUNCH, BANDWIDTHS = 3.0, (100, 200, 400, 800)
+# Minutes to launch an instance at 800 Mbps.
+LAUNCH = 3.0
 STARTS: Mapping[Size, int] = {"quick": 20, "default": 100, "full": 200}
 COMPARED: Mapping[Size, int] = {"quick": 20, "default": 200, "full": 200}
 
@@ -45,41 +45,42 @@ COMPARED: Mapping[Size, int] = {"quick": 20, "default": 200, "full": 200}
 class Setting(NamedTuple):
     """One point of a figure: its market and its jobs."""
 
-    name: str
+    at: float
     trace: Trace
     deadline: int = DEADLINE
     growth_fraction: float = 0.9
 
 
-def paper_figures(trace: Trace, size: Size, plots: Path | None) -> Figures:
-    """Print all figures of the paper for one market."""
-    figure_4(trace, STARTS[size])
-    ladder = slice(1, None, 2) if size == "quick" else slice(None)
+def paper_figures(trace: Trace, size: Size, plots: Path | None, *, whole: bool) -> Figures:
+    """Print all figures of the paper for one market, and return their numbers; all points of each, or some if quick."""
+    figures = figure_4(trace, STARTS[size])
+    whole |= size != "quick"
+    ladder = slice(None) if whole else slice(1, None, 2)
 
-    def settings(values: Sequence[float], words: str, make: Callable[[float], Setting]) -> list[Setting]:
-        return [make(value)._replace(name=words.format(value)) for value in values[ladder]]
+    def settings(number: str, make: Callable[[float], Setting]) -> list[Setting]:
+        return [make(value)._replace(at=value) for value in POINTS[number][ladder]]
 
     def market(counts: float | None = None, prices: float | None = None) -> Setting:
-        return Setting("", replace(trace, market=scaled(trace.market, counts, prices)))
+        return Setting(0.0, replace(trace, market=scaled(trace.market, counts, prices)))
 
     shown = {
-        "5: deadline, intervals": settings((8, 10, 12, 14), "{:.0f}", lambda d: Setting("", trace, int(d))),
-        "6: bandwidth, Mbps": settings(
-            BANDWIDTHS, "{:.0f}", lambda b: Setting("", trace, growth_fraction=1 - LAUNCH * 800 / b / 30)
-        ),
-        "7: mean count": settings((2, 4, 6, 8, 10), "{:g}", lambda n: market(counts=n)),
-        "8: mean spot price": settings((0.3, 0.45, 0.6, 0.75, 0.9), "{:g}", lambda p: market(prices=p)),
+        "5": settings("5", lambda d: Setting(0.0, trace, int(d))),
+        "6": settings("6", lambda b: Setting(0.0, trace, growth_fraction=1 - LAUNCH * 800 / b / 30)),
+        "7": settings("7", lambda n: market(counts=n)),
+        "8": settings("8", lambda p: market(prices=p)),
     }
-    above = paper_percentages(trace, size)
     observation = {
         (number, guarded): figure(number, points, STARTS[size], guarded=guarded)
         for number, points in shown.items()
         for guarded in (False, True)
     }
     claims(observation)
-    ours, printed = figure_9(trace, SELECTED[size], (2.0,) if size == "quick" else (0.3, 2.0))
-    figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
-    return {"selector_shortfall_ratio": ours, "selector_printed_shortfall_ratio": printed, **above}
+    for (number, guarded), found in observation.items():
+        for point, row in zip(shown[number], found, strict=True):
+            mode = "repaired" if guarded else "printed"
+            figures |= {figure_of(number, point.at, name, mode): utility for name, utility in row.items()}
+    figures |= figure_9(trace, SELECTED[size], (0.3, 2.0) if whole else (2.0,))
+    return figures | figure_10(trace, 0.05 if size == "quick" else 0.3 if size == "default" else 1.0, plots)
 
 
 # ----------------------------------------------------------------------------------------------------- figures 4 to 8
@@ -95,8 +96,8 @@ class Constant:
         return np.full((len(values), horizon), self.value)
 
 
-def figure_4(trace: Trace, starts: int) -> None:
-    """Print the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
+def figure_4(trace: Trace, starts: int) -> Figures:
+    """Print and return the benefit of right and wrong forecasts: 20 units within 5 intervals, without overhead."""
     part = 20 / WORK
     job = SpotJob(20.0, 5, growth_fraction=1.0, shrink_fraction=1.0, value=part * VALUE, overhead="total")
     begin = np.random.default_rng(4).integers(0, len(trace.market) - 4, starts)
@@ -123,17 +124,22 @@ def figure_4(trace: Trace, starts: int) -> None:
     print_claim("a perfect forecast has the lowest cost of all that are on time", costs["perfect forecast"] <= min(
         cost for name, cost in costs.items() if rows[name].on_time.all()) + 1e-9)  # fmt: skip
     print_claim("a wrong forecast can cost more than none", worse > 0, f"in {worse:.0%} of the starts")
+    figures: Figures = {"fig4_wrong_worse_pct": 100 * worse}
+    for name, one in rows.items():
+        figures |= {f"fig4_cost_{name}": costs[name], f"fig4_on_time_{name}": 100 * float(one.on_time.mean())}
+    return figures
 
 
 def contenders(*, guarded: bool) -> dict[str, list[SpotPolicy]]:
     """Return the policies of figures 5 to 8; of several under one name the best in hindsight counts."""
-    shared = WindowPlanner()
+    mode: Mode = "default" if guarded else "paper"
+    shared = WindowPlanner("target" if guarded else "literal")
     return {
         "OD": [OnDemand()],
         "MSU": [MaxSpot(0 if guarded else 2)],
         "UP": [UniformProgress()],
-        "AHANP": [Ahanp(sigma) for sigma in SIGMAS],
-        "AHAP": [Ahap(w, v, planner=shared) for w in range(1, MAX_OMEGA + 1) for v in range(1, w + 1)],
+        "AHANP": [Ahanp(sigma, mode=mode) for sigma in SIGMAS],
+        "AHAP": [Ahap(w, v, mode=mode, planner=shared) for w in range(1, MAX_OMEGA + 1) for v in range(1, w + 1)],
         "chain": [Chain()],
     }
 
@@ -150,8 +156,9 @@ def figure(number: str, points: Sequence[Setting], starts: int, *, guarded: bool
         assert all((one.utility <= best + 1e-6).all() for group in several.values() for one in group)
         means = {name: max(float(one.utility.mean()) for one in group) for name, group in several.items()}
         found.append({**means, "optimum": float(best.mean())})
-    print(f"\nfigure {number}; mean utility, {'with' if guarded else 'without'} the safety net, {starts} starts")
-    table(["", *found[0]], [[point.name, *row.values()] for point, row in zip(points, found, strict=True)])
+    net = "with" if guarded else "without"
+    print(f"\nfigure {number}: {AXES[number]}; mean utility, {net} the safety net, {starts} starts")
+    table(["", *found[0]], [[f"{point.at:g}", *row.values()] for point, row in zip(points, found, strict=True)])
     return found
 
 
@@ -206,9 +213,9 @@ def claims(observation: Mapping[tuple[str, bool], Sequence[Mapping[str, float]]]
                 continue
             for name in ("AHAP", "AHANP"):
                 above = sum(row[name] > max(row[one] for one in BASELINES) for row in rows)
-                words = f"figure {number[0]}, {net}: {name} above OD, MSU and UP at every point"
+                words = f"figure {number}, {net}: {name} above OD, MSU and UP at every point"
                 print_claim(words, above == len(rows), f"{above} of {len(rows)}")
-        slow, fast = observation["6: bandwidth, Mbps", guarded][0], observation["6: bandwidth, Mbps", guarded][-1]
+        slow, fast = observation["6", guarded][0], observation["6", guarded][-1]
         lost = {name: fast[name] - slow[name] for name in ("AHANP", "AHAP")}
         print_claim(
             f"figure 6, {net}: AHANP loses less by overhead than AHAP", lost["AHANP"] < lost["AHAP"],

@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from benchmarks.common import Size, table
+from benchmarks.common import Figures, Size, table
 from benchmarks.market.spot_traces import Trace, paper_jobs
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.specs import parse_spec
@@ -64,8 +64,8 @@ def noises(level: float) -> dict[str, MarketForecaster]:
     return kinds
 
 
-def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> tuple[float, float]:
-    """Print how close the selectors come to the best policy.
+def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> Figures:
+    """Print how close the selectors come to the best policy: of the printed pool, and with the net of the repaired one.
 
     Args:
         trace: The market.
@@ -73,13 +73,13 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> tuple[float, f
         levels: Relative sizes of the forecast errors.
 
     Returns:
-        Shortfall from the best policy, relative to that of the mean policy, of our selector and of the one with the
-        printed step: the worst of all forecasts.
+        By forecast, the utility of the best policy, of both selectors, and of the best policy with a fixed argument;
+        and with the net the shortfall of both selectors from the best policy, relative to that of the mean policy.
     """
     batch, names = paper_jobs(trace, max(jobs, 500), seed=9), list(REPAIRED_POOL)
     few = paper_jobs(trace, jobs, seed=9)
     rows: list[list[str | int | float]] = []
-    ratios = []
+    figures: Figures = {}
     fixes = {"v = 1": _of("commitment", 1), "sigma = 0.9": _of("sigma", 0.9), "omega = 1": _of("omega", 1)}
     asked: list[tuple[str, MarketForecaster, bool, JobBatch]] = [
         ("last value, with the net", MarketForecaster(LastValue()), True, batch),
@@ -87,19 +87,23 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> tuple[float, f
         *((name, one, False, few) for level in levels for name, one in noises(level).items()),
     ]
     for name, forecasts, guarded, some in asked:
-        utilities, differ = utilities_of(some, forecasts, guarded=guarded)
+        utilities, differ = utilities_of(some, forecasts, guarded=guarded, mode="default" if guarded else "paper")
         count, means = len(some), utilities.mean(1)
         best, mixture = int(means.argmax()), utilities.mean(0)
         had, _, selector = selected(utilities, some, None)
         printed, _, theirs = selected(utilities, some, count)
         assert max(selector.regret / selector.bound, theirs.regret / theirs.bound) <= 1, "the regret is bounded"
         lacks = [float((utilities[best] - one).sum() / (utilities[best] - mixture).sum()) for one in (had, printed)]
-        if count >= 500:
-            ratios.append(lacks)
+        if guarded:
+            figures |= {"selector_shortfall_ratio": lacks[0], "selector_printed_shortfall_ratio": lacks[1]}
         fixed = {
             words: max((mean for one, mean in zip(names, means, strict=True) if keeps(one)), default=0.0)
             for words, keeps in fixes.items()
         }
+        figures |= {f"fig9_{name}_{what}": number for what, number in {
+            "best": float(means[best]), "mean": float(mixture.mean()), "printed": float(printed.mean()),
+            "ours": float(had.mean()), "number": float(best), **fixed,
+        }.items()}  # fmt: skip
         rows.append([
             name, count, names[best], float(means[best]), float(means.min()), float(mixture.mean()),
             float(printed.mean()), float(had.mean()), lacks[1], lacks[0], differ, *map(float, fixed.values()),
@@ -117,8 +121,7 @@ def figure_9(trace: Trace, jobs: int, levels: Sequence[float]) -> tuple[float, f
     for words, column in (("v", 11), ("sigma", 12), ("omega", 13)):
         lost = max(float(row[3]) - float(row[column]) for row in rows)
         print_claim(f"a fixed {words} costs utility", lost > 0.05, f"at most {lost:.2f}")
-    ours, printed_step = (max(some) for some in zip(*ratios, strict=True))
-    return ours, printed_step
+    return figures
 
 
 def _of(argument: str, value: float) -> Callable[[str], bool]:
@@ -126,26 +129,31 @@ def _of(argument: str, value: float) -> Callable[[str], bool]:
     return lambda text: (spec := parse_spec(text)).name == "ahap" and spec.arguments[argument] == value
 
 
-def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
-    """Print, and draw, how the weights move while forecasts get worse."""
+def figure_10(trace: Trace, scale: float, plots: Path | None) -> Figures:
+    """Print, draw and return how the weights move over the printed pool while forecasts get worse."""
     several, columns = [], []
     for number, (count, tails, level) in enumerate(PHASES):
         batch = paper_jobs(trace, int(scale * count), seed=100 + number)
         fixed = [Noisy(level, of, tails, 10 * number + k) for k, of in enumerate(FIXED)]
         several.append(batch)
-        columns.append(utilities_of(batch, MarketForecaster(*fixed), guarded=False)[0])
+        columns.append(utilities_of(batch, MarketForecaster(*fixed), guarded=False, mode="paper")[0])
     utilities, ends = np.concatenate(columns, axis=1), np.cumsum([len(one) for one in several])
     whole = JobBatch(
         [job for one in several for job in one.jobs], trace.market, [int(s) for one in several for s in one.starts]
     )
     names = list(REPAIRED_POOL)
     runs = {"paper's step": selected(utilities, whole, len(whole)), "ours": selected(utilities, whole, None)}
-    rows = []
-    for (_, tails, level), column, end in zip(PHASES, columns, ends.tolist(), strict=True):
+    rows, figures = [], Figures(fig10_jobs=len(whole))
+    for number, ((_, tails, level), column, end) in enumerate(zip(PHASES, columns, ends.tolist(), strict=True), 1):
         best = column.mean(1).argmax()
         late = slice(end - column.shape[1] // 4, end)
         row: list[object] = [f"{level:.0%} {tails}", column.shape[1], names[best], float(utilities[best, late].mean())]
-        for had, weights, _ in runs.values():
+        figures[f"fig10_{number}_best"] = float(utilities[best, late].mean())
+        for which, (had, weights, _) in zip(("printed", "ours"), runs.values(), strict=True):
+            chosen = int(weights[end - 1].argmax())
+            figures |= {f"fig10_{number}_{which}": float(had[late].mean()),
+                        f"fig10_{number}_chosen_{which}": float(column[chosen, -(column.shape[1] // 4) :].mean()),
+                        f"fig10_{number}_weight_{which}": float(weights[end - 1].max())}  # fmt: skip
             row += [float(had[late].mean()), names[int(weights[end - 1].argmax())], float(weights[end - 1].max())]
         rows.append(row)
     print(f"\nfigure 10: {len(whole)} jobs in four phases of forecast errors; utilities of the last quarter of each")
@@ -158,3 +166,4 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> None:
 
         plots.mkdir(parents=True, exist_ok=True)
         picture({name: found for name, (_, found, _) in runs.items()}, ends.tolist(), plots / "figure-10.png")
+    return figures

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.papers.finding import NO, YES, Finding, listed, verdict
-from benchmarks.papers.printed import PRINTED_ROWS
+from benchmarks.papers.printed import JOBS_SWEPT, PRINTED_ROWS, SWEEPS, figure_of
 from benchmarks.papers.record import Record
 
 BASELINES = {"LARA": ("UA", "STF", "LRF", "ETF"), "LaiRA": ("UA", "STF", "LARA", "STA", "RR", "SH")}
 # Numbers of jobs at which the ablations are measured.
 ABLATED = (10, 25)
 JOBS = (5, 10, 25, 50, 100)
+# What is said of each constant, and whether it is said that its lowest and its highest value lose jobs; and the part of
+# the ceiling that counts as a loss.
+CONSTANTS = {
+    "lara_explore": ("Too small or too large an exploration threshold loses jobs; 4,000 to 6,000 are right",
+                     (True, True)),
+    "lara_gamma": ("A discount factor close to 1, or to 0.5, loses jobs", (True, True)),
+    "laira_delta": ("Extreme step sizes lose jobs; within a range results are stable", (True, True)),
+    "laira_gamma": ("A large discount factor loses jobs; a small one does not", (False, True)),
+}  # fmt: skip
+DECLINE = 0.05
+# Bundles on which LaiRA is watched.
+WATCHED = {"pure_10": "pure, 10 jobs", "mixed_10": "mixed, 10 jobs"}
 # Names of figures that are recorded as text.
 MET = "{} as published: part of the ceiling met with 5; 10; 25; 50; 100 jobs (bundles of all domains, of one domain)"
 SWITCHES = "{} as published: switches per job"
@@ -36,6 +48,21 @@ def findings(record: Record) -> list[Finding]:
         _helps(record, "pd", slices, expected=False),
         _steadies(record),
         _first_come(record),
+    ]
+
+
+def in_appendices(record: Record) -> list[Finding]:
+    """Return the findings on figures of the appendices, and on LARA's figure 6(b).
+
+    Raises:
+        MissingFigureError: If a figure was not measured.
+    """
+    return [
+        _round(record),
+        *_constants(record),
+        _finds_infeasible(record),
+        _first_is_steady(record),
+        _scores_without_ucb(record),
     ]
 
 
@@ -103,6 +130,76 @@ def _steadies(record: Record) -> Finding:
     )
     says = "Removing UCB, PD or DKF increases the number of switches"
     return Finding(says, "LaiRA, fig. 5(b)", f"switches per job: {whole:.2f} with all; {told}", said)
+
+
+def _constants(record: Record) -> list[Finding]:
+    """Return what is said of one constant at a time: how much worse the ends are than the best of the rest."""
+    found = []
+    for name, (says, claims) in CONSTANTS.items():
+        sweep = SWEEPS[name]
+        cases, holds, told = [], [], []
+        for pure in sweep.kinds:
+            kind = "pure" if pure else "mixed"
+            met = {value: record("core", f"{figure_of(name, value)}_{kind}_{JOBS_SWEPT}") for value in sweep.values}
+            told.append(f"{kind}: " + ", ".join(f"{value:g}: {part:.2f}" for value, part in met.items()))
+            best = max(list(met.values())[1:-1])
+            for at, declines in zip((sweep.values[0], sweep.values[-1]), claims, strict=True):
+                cases.append(f"at {at:g}, {kind}")
+                holds.append((best - met[at] > DECLINE) == declines)
+        bundles = f"{record('core', 'swept_bundles'):.0f} bundles; less than {DECLINE} counts as none"
+        measured = f"part of the ceiling met by {sweep.title} ({bundles}); {'; '.join(told)}"
+        found.append(Finding(says, f"{sweep.paper}, {sweep.where}", measured, verdict(holds, cases)))
+    return found
+
+
+def _watched(record: Record, part: str, what: str) -> dict[str, float]:
+    return {cell: record("core", f"watched_{cell}_{part}_{what}") for cell in WATCHED}
+
+
+def _finds_infeasible(record: Record) -> Finding:
+    at_once, wrong, hopeless = (_watched(record, "whole", what) for what in ("found_at_once", "wrong", "hopeless"))
+    without = _watched(record, "dkf", "hopeless")
+    told = "; ".join(
+        f"{words}: right after exploration {100 * at_once[cell]:.0f} % of the jobs that are impossible even alone are "
+        f"found infeasible, and {100 * wrong[cell]:.0f} % of the possible ones; the impossible ones have "
+        f"{100 * hopeless[cell]:.0f} % of the device from then on, {100 * without[cell]:.0f} % without the look-ahead"
+        for cell, words in WATCHED.items()
+    )
+    holds = [at_once[cell] > 0.9 and hopeless[cell] < without[cell] for cell in WATCHED]
+    said = verdict(holds, [f"for {words}" for words in WATCHED.values()])
+    said += "; many possible jobs are found infeasible too" * (max(wrong.values()) > 0.1)
+    says = "LaiRA identifies infeasible tasks accurately, shortly after the exploration, and gives them a minimum"
+    return Finding(says, "LaiRA, figs 8, 9", f"as read here; {told}", said)
+
+
+def _first_is_steady(record: Record) -> Finding:
+    whole, without = (_watched(record, part, "changes") for part in ("whole", "ucb"))
+    told = "; ".join(f"{words}: {whole[cell]:.2f} with UCB, {without[cell]:.2f} without"
+                     for cell, words in WATCHED.items())  # fmt: skip
+    says = "Without UCB the job of the highest priority changes significantly more often"
+    said = verdict([without[cell] > 1.05 * whole[cell] for cell in WATCHED], [f"for {one}" for one in WATCHED.values()])
+    return Finding(says, "LaiRA, figs 10(c), 11", f"changes per job: {told}", said)
+
+
+def _scores_without_ucb(record: Record) -> Finding:
+    whole, without = (_watched(record, part, "negative") for part in ("whole", "ucb"))
+    told = "; ".join(f"{words}: {100 * whole[cell]:.0f} % with UCB, {100 * without[cell]:.0f} % without"
+                     for cell, words in WATCHED.items())  # fmt: skip
+    says = "Without UCB scores become negative, pure and mixed"
+    said = verdict([without[cell] > 0.1 and without[cell] > 2 * whole[cell] for cell in WATCHED],
+                   [f"for {one}" for one in WATCHED.values()])  # fmt: skip
+    return Finding(says, "LaiRA, figs 10(b), 11", f"part of the scores that is negative: {told}", said)
+
+
+def _round(record: Record) -> Finding:
+    ten, hundred = (record("core", f"lara_ms_{jobs}") for jobs in (10, 100))
+    measured = (
+        f"a whole round of the scheduler, with verdicts and grants, takes {ten:.2f} ms with 10 jobs, {hundred:.2f} ms "
+        "with 100"
+    )
+    says = "A round of prediction and allocation takes 0.7 ms with 100 jobs, and grows linearly"
+    said = f"{'as fast' if hundred <= 0.7 else 'slower'}, and grows {'less than ' * (hundred < 8 * ten)}linearly"
+    return Finding(says, "LARA, fig. 6(b)", measured, said)
 
 
 def _first_come(record: Record) -> Finding:

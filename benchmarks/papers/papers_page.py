@@ -1,10 +1,12 @@
-"""The section of the results that holds the papers on LARA and LaiRA against what was measured."""
+"""The section of the results that holds the papers against what was measured; DECOR-NN has a section of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.papers import on_estimators, on_policies
+from benchmarks.papers import on_estimators, on_markets, on_placement, on_policies
+from benchmarks.papers.finding import Finding
+from benchmarks.papers.inventory import INVENTORY
 from benchmarks.papers.markdown import head, row, wrapped
 from benchmarks.papers.on_estimators import PARTS
 from benchmarks.papers.printed import AT_DEFAULTS, PAPERS, PRINTED, PRINTED_ROWS, SLICES_TOO
@@ -14,7 +16,9 @@ HEADING = "What the papers say, and what was measured"
 INTRODUCTION = (
     "LARA is of Wang, Yu, Zhao and Zhou (ICML 2024), LaiRA of Wang, Liu and Zhou (2025). Their bundles cannot be "
     "repeated: data, models and thresholds are not all published. Here their methods are run on the published curves. "
-    "*Pure* is one domain, *mixed* all; *the ceiling* is what a clairvoyant scheduler meets; *as printed* is the "
+    "*Spot* is the paper on fine-tuning with [spot and on-demand nodes](parts/spot.md), *edge and cloud* that of "
+    "Sartzetakis et al. (see [its part](parts/edge-and-cloud.md)). *Pure* is one domain, *mixed* all; *the ceiling* is "
+    "what a clairvoyant scheduler meets; *as printed* is the "
     "papers' formula where the default here is "
     "[another reading](policies.md#the-papers-policies-and-how-they-are-read). The verdicts are worked out from the "
     "figures."
@@ -48,6 +52,8 @@ NEEDED = (
     ("core", ("papers_bundles", "ablation_ucb_10_worth", on_policies.FIRST)),
     ("evening", ("met_file_fifo",)),
 )
+# One of each command of the findings on appendices.
+APPENDICES = ("swept_bundles", "watched_bundles", "lara_ms_100")
 
 
 def section(runs: Sequence[Run]) -> list[str]:
@@ -55,13 +61,47 @@ def section(runs: Sequence[Run]) -> list[str]:
     record = Record(runs)
     if not all(record.known(benchmark, figures) for benchmark, figures in NEEDED):
         return []
-    found = [*on_estimators.findings(record), *on_policies.findings(record)]
+    found = findings(record)
     return [
         "", f"## {HEADING}", "", *wrapped(INTRODUCTION), "",
         *head(["the paper says", "where", "measured", "verdict"]),
         *(row([one.says, one.where, one.measured, one.verdict]) for one in found),
         *_losses_ahead(record), *_data_needed(record), *_jobs_met(record), *_constants(record),
-        *_ablations(record), *_first_come(record),
+        *_ablations(record), *_first_come(record), *_markets(record), *_inventory(record),
+    ]  # fmt: skip
+
+
+def findings(record: Record) -> list[Finding]:
+    """Return all findings; of a command that was not run there are none."""
+    found = [*on_estimators.findings(record), *on_policies.findings(record)]
+    if record.known("core", APPENDICES):
+        found += on_policies.in_appendices(record)
+    for paper in (on_markets, on_placement):
+        if paper.is_known(record):
+            found += paper.findings(record)
+    return found
+
+
+def _markets(record: Record) -> list[str]:
+    lines = []
+    if on_markets.is_known(record):
+        lines += on_markets.tables(record, _of(record, "spot", "fig10_4_best"))
+    if on_placement.is_known(record):
+        lines += on_placement.tables(record, _of(record, "placement", "equal_cost_plan_as_published"))
+    return lines
+
+
+def _inventory(record: Record) -> list[str]:
+    rows = []
+    for one in INVENTORY:
+        command = ""
+        if one.source and record.known(one.source[0], [one.source[1]]):
+            command = _of(record, *one.source)
+        rows.append([one.paper, one.number, one.shows, one.here, command])
+    return [
+        "", "### Figures and tables of the papers", "",
+        *wrapped("*Above* is the table of what the papers say, with the tables after it."), "",
+        *head(["paper", "figure or table", "shows", "beside ours", "command, size, day"]), *map(row, rows),
     ]  # fmt: skip
 
 

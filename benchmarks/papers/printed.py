@@ -56,3 +56,38 @@ def rows() -> list[tuple[str, str]]:
         remark = f"; {one.remark}" * bool(one.remark)
         found.append((f"{one.paper}, {one.where}: {one.kind}, {one.jobs} jobs", f"{met}{remark}"))
     return found
+
+
+GAMMAS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+
+
+class Sweep(NamedTuple):
+    """A figure on one constant of one policy; of its values the papers print few.
+
+    Attributes:
+        paper: Name of the policy.
+        where: Figure.
+        title: Constant, as the paper names it.
+        values: Values that are played.
+        kinds: Whether bundles are pure, for each curve of the figure.
+    """
+
+    paper: str
+    where: str
+    title: str
+    values: tuple[float, ...]
+    kinds: tuple[bool, ...]
+
+
+SWEEPS = {
+    "lara_explore": Sweep("LARA", "fig. 11(a)", "H", (250, 1000, 2000, 4000, 6000, 8000, 16_000), (False,)),
+    "lara_gamma": Sweep("LARA", "fig. 11(b)", "gamma", GAMMAS, (False,)),
+    "laira_delta": Sweep("LaiRA", "fig. 7(a)", "Delta", (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0), (True, False)),
+    "laira_gamma": Sweep("LaiRA", "fig. 7(b)", "gamma", GAMMAS, (True, False)),
+}
+JOBS_SWEPT = 10
+
+
+def figure_of(name: str, value: float) -> str:
+    """Return the beginning of the names of a value's figures."""
+    return f"swept_{name}_{value:g}"

@@ -21,7 +21,7 @@ from benchmarks.curves.replay import Cell, Contender, play, reporting
 from benchmarks.forecasts import extrapolation, lara_comparison
 from benchmarks.forecasts.coverage import coverage
 from benchmarks.papers.printed import PAPERS
-from benchmarks.policies import as_printed, mismatches, plots, variants
+from benchmarks.policies import as_printed, mismatches, plots, swept, variants, watched_laira
 from benchmarks.policies.decide import PAST_A_SLICE, ROUNDS, round_ms
 from benchmarks.policies.standings import (
     Results,
@@ -90,13 +90,13 @@ def with_schedule(rows: Mapping[str, Contender]) -> dict[str, Contender]:
     return {**rows, **ours, NO_RATES: rows[OURS]}
 
 
-def print_decisions() -> dict[str, float]:
+def print_decisions(numbers: Sequence[int]) -> dict[str, float]:
     """Print and return the milliseconds of a whole round by number of jobs."""
     policies = ("edf", "lara", "laira", "guarded_edf", "triage")
-    cost = {(p, n): round_ms(n, p, ROUNDS, step=PAST_A_SLICE)[0] for p in policies for n in JOBS}
+    cost = {(p, n): round_ms(n, p, ROUNDS, step=PAST_A_SLICE)[0] for p in policies for n in numbers}
     print("\nA whole round in which all shares change and no curve does: median ms")
-    table(["jobs", *policies], [[n, *(cost[p, n] for p in policies)] for n in JOBS])
-    return {f"{p}_ms_{n}": cost[p, n] for p in ("laira", "triage") for n in JOBS}
+    table(["jobs", *policies], [[n, *(cost[p, n] for p in policies)] for n in numbers])
+    return {f"{p}_ms_{n}": cost[p, n] for p in ("lara", "laira", "triage") for n in numbers}
 
 
 Size = Literal["quick", "default", "full"]
@@ -108,12 +108,23 @@ BUNDLES: Mapping[Size, Mapping[int, int]] = {
 # Bundles of each size of the papers' tables.
 PAPERS_BUNDLES: Mapping[Size, int] = {"quick": 12, "default": 36, "full": 78}
 PARTS = (
-    "policies", "misbehaving", "papers", "constants", "variants", "costs", "sensitivity", "mismatches", "forecasts",
-    "decisions",
+    "policies", "misbehaving", "papers", "constants", "variants", "swept", "watched", "costs", "sensitivity",
+    "mismatches", "forecasts", "decisions",
 )  # fmt: skip
 PARTS_OF: Mapping[Size, Sequence[str]] = {
     "quick": ("policies", "misbehaving"),
-    "default": ("policies", "misbehaving", "papers", "constants", "variants", "costs", "forecasts", "decisions"),
+    "default": (
+        "policies",
+        "misbehaving",
+        "papers",
+        "constants",
+        "variants",
+        "swept",
+        "watched",
+        "costs",
+        "forecasts",
+        "decisions",
+    ),
     "full": PARTS,
 }
 # Two rows more take longer.
@@ -159,6 +170,10 @@ def measure(
         figures |= as_printed.constants(pool, PAPERS_BUNDLES[size], contenders())
     if "variants" in parts:
         figures |= variants.measure(pool, some, contenders()["LaiRA"])
+    if "swept" in parts:
+        figures |= swept.measure(pool, 24 if size == "full" else 12, contenders())
+    if "watched" in parts:
+        figures |= watched_laira.measure(pool, PAPERS_BUNDLES[size], contenders()["LaiRA"])
     if "costs" in parts:
         _costs(pool, {cell: count for cell, count in some.items() if not cell.pure}, picture)
     if "sensitivity" in parts:
@@ -166,7 +181,7 @@ def measure(
     if "mismatches" in parts and history:
         figures |= mismatches.measure(pool, cells, contenders()[OURS], history)
     if "decisions" in parts:
-        figures |= print_decisions()
+        figures |= print_decisions(JOBS[:2] if size == "quick" else JOBS)
     if "forecasts" in parts:
         figures |= extrapolation.measure(size, curves, picture)
     return figures

@@ -34,13 +34,9 @@ def variants() -> dict[str, Contender]:
 
 
 def sensitivity() -> dict[str, Contender]:
-    """Return contenders that vary one constant at a time, by row name."""
-    laira, lara, ours = tuned("laira"), tuned("lara"), tuned("triage")
-    rows = {f"LARA gamma {g}": contender("lara", {**lara, "estimator.gamma": g}) for g in (0.85, 0.9, 0.95, 0.99)}
-    rows |= {f"LARA H {h}": contender("lara", {**lara, "explore": h}) for h in (5, 10, 20, 40, 80)}
-    rows |= {f"LaiRA delta {d:g}": contender("laira", {**laira, "dkf.delta": d}) for d in (0.0, 1e-3, 1e-2, 1e-1)}
-    rows |= {f"LaiRA gamma {g}": contender("laira", {**laira, "gamma": g}) for g in (0.85, 0.9, 0.95, 0.99)}
-    rows |= {f"triage level {q}": contender("triage", {**ours, "level": q}) for q in (0.1, 0.2, 0.3, 0.4, 0.5)}
+    """Return contenders that vary one constant of ours at a time, by row name."""
+    ours = tuned("triage")
+    rows = {f"triage level {q}": contender("triage", {**ours, "level": q}) for q in (0.1, 0.2, 0.3, 0.4, 0.5)}
     rows |= {f"triage judge_after {n}": contender("triage", {**ours, "judge_after": n}) for n in (10, 14, 20, 40)}
     rows |= {f"triage min_chance {p}": contender("triage", {**ours, "min_chance": p}) for p in (0.05, 0.15, 0.3)}
     return rows

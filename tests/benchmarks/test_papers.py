@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks import labels, results
-from benchmarks.clusters import placement
 from benchmarks.curves.replay import Cell, Played
-from benchmarks.papers import on_estimators, on_policies
+from benchmarks.papers import on_estimators, on_placement
 from benchmarks.papers.finding import NO, YES, verdict
-from benchmarks.papers.papers_page import HEADING, section
+from benchmarks.papers.papers_page import HEADING, findings, section
 from benchmarks.papers.printed import AT_DEFAULTS, PAPERS, PRINTED, PRINTED_ROWS, SLICES_TOO, rows
 from benchmarks.papers.record import MissingFigureError, Record
 from benchmarks.policies.as_printed import as_printed, name_of, with_constants
@@ -22,6 +21,9 @@ from benchmarks.policies.evening import measure
 from benchmarks.policies.variants import ABLATIONS, WHOLE, ablate, variants
 from lightning_core.policies.laira import Laira
 from lightning_core.simulation.replications import Experiment
+
+# Of estimators, policies, appendices, the spot market, and edge and cloud.
+EVERY_FINDING = 8 + 10 + 8 + 17 + 7
 
 
 def run(
@@ -76,9 +78,9 @@ def test_the_section_is_there_once_everything_was_measured() -> None:
     runs = results.read()
     lines = section(runs)
     assert f"## {HEADING}" in lines
-    found = [*on_estimators.findings(Record(runs)), *on_policies.findings(Record(runs))]
-    assert len(found) == 18
-    assert all(one.verdict and one.where.startswith(("LARA", "LaiRA")) for one in found)
+    found = findings(Record(runs))
+    assert len(found) == EVERY_FINDING
+    assert all(one.verdict and one.where.startswith(("LARA", "LaiRA", "Spot", "Edge and cloud")) for one in found)
     tables = [line for line in lines if line.startswith("|")]
     assert all("nan" not in line and "None" not in line for line in tables)
     for above, line in pairwise(lines):
@@ -148,9 +150,9 @@ def test_the_evening_is_played_in_both_orders(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_savings_of_edge_and_cloud_are_the_paper_s_own_and_those_of_its_costs() -> None:
-    shown = {name: f"{saved:.1f} %" for name, saved in placement.PAPER_BY_COST.items()}
-    assert shown == {placement.ONE_PERIOD: "11.9 %", placement.INCREMENTAL: "23.1 %"}
+    shown = {rival: f"{on_placement.by_costs(rival):.1f} %" for rival in on_placement.RIVALS}
+    assert shown == {"one_period": "11.9 %", "incremental": "23.1 %"}
     label = next(value for figure, _, value in labels.PLANS if figure == "saved")
     own, by_cost = ("; ".join(f"{part:g} %" for part in parts) for parts in ((9.5, 21.7), (11.9, 23.1)))
     assert f"(the paper's text: {own}; its costs: {by_cost})" in label
-    assert list(placement.PAPER.values()) == [9.5, 21.7]
+    assert list(on_placement.SAVED.values()) == [9.5, 21.7]

@@ -11,8 +11,10 @@ import pytest
 from benchmarks.labels import LABELS
 from benchmarks.market import spot_paper
 from benchmarks.market.spot_traces import GRACE, VALUE, Trace
+from benchmarks.papers.on_markets import STRATEGIES
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.market.job_batch import JobBatch
+from lightning_core.parts.market.spot_policies import Ahanp, Ahap
 from lightning_core.parts.market.traces import shipped_trace
 
 
@@ -49,3 +51,21 @@ def test_the_value_and_grace_that_the_percentages_depend_on_stand_beside_them() 
     shown = {name: words for name, (words, _) in LABELS["spot"].items() if name.startswith("ahap_")}
     assert len(shown) == 8
     assert all(f"with value {VALUE:g} and grace {GRACE:g}" in words for words in shown.values())
+
+
+def test_figure_4_returns_cost_and_punctuality_of_each_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = spot_paper.figure_4(Trace(shipped_trace(), priced=True), 5)
+    names = {f"fig4_{what}_{name}" for name in STRATEGIES for what in ("cost", "on_time")}
+    assert figures.keys() == {*names, "fig4_wrong_worse_pct"}
+    assert figures["fig4_cost_on-demand only"] == 20.0
+    assert figures["fig4_on_time_on-demand only"] == 100.0
+    assert "figure 4: 20 units in 5 intervals, 5 starts" in capsys.readouterr().out
+
+
+def test_without_the_net_the_papers_own_policies_are_as_printed() -> None:
+    """With it they are repaired."""
+    for guarded in (False, True):
+        found = spot_paper.contenders(guarded=guarded)
+        several = [*found["AHAP"], *found["AHANP"]]
+        assert len(several) == 15 + 7
+        assert all(isinstance(one, Ahap | Ahanp) and one.paper is not guarded for one in several)

@@ -68,12 +68,12 @@ class PlannedJob(NamedTuple):
     name: str
     tasks: tuple[int, ...]
     """Number of tasks in each period."""
-    rate: float
-    """Samples a second that were planned for each task."""
-    sample: float
-    """Megabytes of a sample."""
-    aggregation: float = 0.0
-    """Capacity of a node's processors that each sample a second needs."""
+    rate: float | tuple[float, ...]
+    """Samples a second that were planned for each task; a number, or one by period."""
+    sample: float | tuple[float, ...]
+    """Megabytes of a sample; likewise."""
+    aggregation: float | tuple[float, ...] = 0.0
+    """Capacity of a node's processors that each sample a second needs; likewise."""
     delay: float | None = None
     """Delay that its data tolerates, in milliseconds; None for any."""
     accuracy: float = 0.0
@@ -255,9 +255,14 @@ def _check_numbers(plan: DayPlan) -> None:
         limits = ("bandwidth", node.bandwidth), ("aggregation", node.aggregation)
         at_least_0 |= {f"node {shown(node.name)}: {name}": limit for name, limit in limits if limit is not None}
     for job in plan.jobs:
-        positive |= {f"job {shown(job.name)}: rate": job.rate, f"job {shown(job.name)}: sample": job.sample}
-        limits = ("aggregation", job.aggregation), ("delay", job.delay)
-        at_least_0 |= {f"job {shown(job.name)}: {name}": limit for name, limit in limits if limit is not None}
+        for rule, given, numbers in (("rate", job.rate, positive), ("sample", job.sample, positive),
+                                     ("aggregation", job.aggregation, at_least_0)):  # fmt: skip
+            each = given if isinstance(given, tuple) else (given,)
+            check_at_most(f"job {shown(job.name)}: periods with a {rule}", len(each), MAX_PERIODS)
+            numbers |= {f"job {shown(job.name)}: {rule}" + f" in period {k}" * (k > 0): one
+                        for k, one in enumerate(each)}  # fmt: skip
+        if job.delay is not None:
+            at_least_0[f"job {shown(job.name)}: delay"] = job.delay
         for count in job.tasks:
             check_at_most(f"job {shown(job.name)}: tasks", count, MAX_TASKS)
     for name, number in positive.items():

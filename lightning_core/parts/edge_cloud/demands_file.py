@@ -94,7 +94,12 @@ def read_arrivals(path: Path, demands: Demands) -> dict[str, FloatArray]:
             problems.append(f"{path}:{number + 2}: expected {len(header)} positive numbers, got {','.join(row)!r}")
     if problems:
         raise BundleError(problems)
-    return {name: table[:, at] / demands.jobs[name].rate for at, name in enumerate(header)}
+    periods = len(demands.periods)
+    planned = {
+        name: np.repeat([job.during(period).rate for period in range(periods)], len(rows) // periods)
+        for name, job in demands.jobs.items()
+    }
+    return {name: table[:, at] / planned[name] for at, name in enumerate(header)}
 
 
 def _named(value: Any, found: Problems, read: Callable[[Any, Problems], T | None]) -> dict[str, T]:
@@ -130,6 +135,8 @@ def _reader(name: str) -> Callable[[Any], Any]:
         return _switch
     if name == "tasks":
         return _counts
+    if name in ("rate", "sample", "aggregation"):
+        return _by_period
     return _numbers if name in ("gpus", "throughput") else _number
 
 
@@ -141,6 +148,10 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise ValueError(f"must be a number, got {value!r}")
     return float(value)
+
+
+def _by_period(value: Any) -> float | tuple[float, ...]:
+    return tuple(map(_number, value)) if isinstance(value, list) else _number(value)
 
 
 def _numbers(value: Any) -> dict[str, float]:

@@ -96,6 +96,8 @@ class PlacementController:
         if is_news or has_stepped or turn != self._turn:
             before = dict(self._asked)
             if turn != self._turn or isinstance(event, PlanGiven):
+                if not isinstance(event, PlanGiven):
+                    self._scale_seen(turn)
                 self._begin(turn)
             if has_stepped:
                 self._look_ahead(now)
@@ -232,12 +234,23 @@ class PlacementController:
         step = self._step_at(now)
         if step is None or self._step is None or step <= self._step or self._placement is None:
             return False
-        ended = min(step - self._step, MAX_SEEN)
+        assert self._turn is not None
+        assert self._plan is not None
+        ended, period = min(step - self._step, MAX_SEEN), self._turn % len(self._plan.periods)
         for name, job in self._placement.demands.jobs.items():
             series = self._seen.setdefault(name, [])
-            series += [self._rates.get(name, job.rate)] * ended
+            series += [self._rates.get(name, job.during(period).rate)] * ended
             keep_newest(series)
         return True
+
+    def _scale_seen(self, turn: int | None) -> None:
+        """Put what arrived in proportion to the next period: a change that is planned is no trend."""
+        if self._placement is None or self._turn is None or turn is None:
+            return
+        jobs, periods = self._placement.demands.jobs, len(self._placement.demands.periods)
+        for name, series in self._seen.items():
+            was, comes = (jobs[name].during(one % periods).rate for one in (self._turn, turn))
+            self._seen[name] = series if was == comes else [comes / was * rate for rate in series]
 
     def _look_ahead(self, now: float) -> None:
         """Forecast the next steps, as far as they are in this period."""
@@ -270,8 +283,8 @@ class PlacementController:
         """Change the period for the arrivals."""
         if self._stands is None or not (self._rates or self._foreseen):
             return
-        jobs, self._short = self._stands.demands.jobs, {}
-        told = {name: max(self._rates.get(name, 0.0), jobs[name].rate) for name in {**self._rates, **self._foreseen}}
+        planned, self._short = self._stands.planned_rate, {}
+        told = {name: max(self._rates.get(name, 0.0), planned(name)) for name in {**self._rates, **self._foreseen}}
         wanted = {name: max(rate, self._foreseen.get(name, 0.0)) for name, rate in told.items()}
         for change in self._stands.serve(wanted):
             job, name = self._tasks[change.task], change.task.job

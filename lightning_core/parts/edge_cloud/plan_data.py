@@ -137,14 +137,14 @@ def _choices(task: PlannedTask, plan: DayPlan, demands: Demands) -> tuple[Choice
     if not 0 <= task.number < max(counts):
         raise ValueError(f"{task.name}: number must be 0 to {max(counts) - 1}, got {shown(task.number)}")
     found: list[Choice | None] = []
-    for place, period, count in zip(task.ways, plan.periods, counts, strict=True):
+    for number, (place, period, count) in enumerate(zip(task.ways, plan.periods, counts, strict=True)):
         if place is None:
             found.append(None)
             continue
         if task.number >= count:
             raise ValueError(f"{task.name}: must not be served in {period}, which has {count} tasks of its job")
         way = plan.ways[place]
-        if (choice := demands.choice(job, *way)) is None:
+        if (choice := demands.choice(job.during(number), *way)) is None:
             raise ValueError(f"{task.name}: must be served as its job can be, got {', '.join(way)} in {period}")
         found.append(choice)
     return tuple(found)

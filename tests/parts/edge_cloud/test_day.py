@@ -38,6 +38,18 @@ def test_planned_tasks_are_served() -> None:
     }
 
 
+def test_arrivals_are_relative_to_the_period_s_own_rate() -> None:
+    """Twelve samples a second by night and fifteen by day: half as much again is served by the GPUs that are added."""
+    job = replace(DEMANDS.jobs["b"], rate=(12.0, 15.0))
+    placed = plan(replace(DEMANDS, jobs={"b": job}), Weights(1.0, 0.0)).placement
+    assert [choice.gpu_count for choice in placed.choices()] == [8.0, 10.0]
+    assert simulate_day(placed, {"b": FLAT}, None).served == 1.0
+    more = np.array([1.0, 1.0, 1.5, 1.5, 1.0, 1.0, 1.5, 1.5])
+    asked, lost = 12.0 * 5.0 + 15.0 * 5.0, 2 * 0.5 * (12.0 + 15.0)
+    assert simulate_day(placed, {"b": more}, None).served == pytest.approx(1 - lost / asked)
+    assert simulate_day(placed, {"b": more}, Perfect(), horizon=1).served == pytest.approx(1.0)
+
+
 def test_a_surge_is_served_from_the_step_that_forecasts_it() -> None:
     surge = np.array([1, 1, 1.2, 1.2, 1, 1, 1, 1.0])
     asked = 15.0 * (FLAT[:4].sum() + surge[:4].sum() + 2 * FLAT[4:].sum() + surge[4:].sum())

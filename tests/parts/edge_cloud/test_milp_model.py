@@ -34,12 +34,14 @@ def model(gpus: float = 7.5, periods: int = 2, tasks: int = 2) -> MilpModel:
         Cloud(delay=40.0), EdgePrices(0.5),
     )  # fmt: skip
     several = tuple(Task("a", number) for number in range(tasks))
-    group = TaskGroup(one, tuple(range(periods)), several, tuple(wanted.choices(one)))
+    group = TaskGroup(
+        one, tuple(range(periods)), several, dict.fromkeys(range(periods), tuple(wanted.choices(one.during(0))))
+    )
     return MilpModel(wanted, [group], moves=True)
 
 
 def costs(one: MilpModel) -> dict[tuple[str, str], float]:
-    return {(choice.location, choice.level): choice.cost for choice in one.groups[0].choices}
+    return {(choice.location, choice.level): choice.cost for choice in one.groups[0].choices[0]}
 
 
 def test_the_objective_is_the_published_one() -> None:
@@ -49,7 +51,7 @@ def test_the_objective_is_the_published_one() -> None:
     """
     one = model()
     one.weigh(Weights(2.0, 3.0, 4.0), ObjectiveRanges((1.0, 3.0), (0.5, 0.9), (0.0, 2.0)))
-    served = [choice.cost - 3.0 / 0.4 / 4 * choice.accuracy for choice in one.groups[0].choices] * 2
+    served = [choice.cost - 3.0 / 0.4 / 4 * choice.accuracy for choice in one.groups[0].choices[0]] * 2
     stays = [-2.0] * (len(one.cost) - len(served))
     assert (one.pairs, one.steps) == (4, 2)
     assert len(stays) == 2  # at the edge, and in the cloud
@@ -76,8 +78,8 @@ def test_the_weights_decide_between_cost_and_accuracy(weights: Weights, served: 
     one = model(periods=1)
     one.weigh(weights, one.ranges())
     found = np.round(one.solve(0.0, 1000, None).x)
-    chosen = {choice.level: 0 for choice in one.groups[0].choices}
-    for choice, count in zip(one.groups[0].choices, found.tolist(), strict=False):
+    chosen = {choice.level: 0 for choice in one.groups[0].choices[0]}
+    for choice, count in zip(one.groups[0].choices[0], found.tolist(), strict=False):
         chosen[choice.level] += int(count)
     assert {level: count for level, count in chosen.items() if count} == served
 
@@ -100,6 +102,6 @@ def test_the_limits_of_the_search_reach_the_solver(monkeypatch: pytest.MonkeyPat
         {"mip_rel_gap": 0.01, "node_limit": 7, "time_limit": 3.0},
         {"mip_rel_gap": 0.01, "node_limit": 7},
     ]
-    choices = 2 * len(one.groups[0].choices)
+    choices = 2 * len(one.groups[0].choices[0])
     assert given[0]["integrality"].tolist() == [1] * choices + [0] * 2  # that a task stays follows
     assert not given[2]["integrality"].any()

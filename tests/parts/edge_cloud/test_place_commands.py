@@ -10,7 +10,7 @@ import yaml
 
 from lightning_core.bundle.problems import BundleError
 from lightning_core.parts.edge_cloud.day_plan import MOVE_PRICE
-from lightning_core.parts.edge_cloud.demands_file import read_demands
+from lightning_core.parts.edge_cloud.demands_file import read_arrivals, read_demands
 from tests.cli.test_cli import Said
 from tests.conftest import ROOT
 
@@ -75,6 +75,16 @@ def test_the_minimum_mean_accuracy_is_reached_or_refused(capsys: pytest.CaptureF
             {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": 1, "moves": 1}},
             "jobs.a.moves: must be true or false",
         ),
+        (
+            "jobs",
+            {"a": {"tasks": [1, 2, 1], "rate": [1, 2], "sample": 1}},
+            "jobs.a: rate must have one entry per period, 3, got 2",
+        ),
+        (
+            "jobs",
+            {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": [1, "big", 1]}},
+            "jobs.a.sample: must be a number, got 'big'",
+        ),
         ("window", "soon", "window: duration must be such as"),
         ("cloud", {"delay": -1}, "cloud: delay must be at least 0"),
         ("epochs", True, "epochs: must be a number, got True"),
@@ -89,6 +99,19 @@ def test_wrong_demands_are_refused(part: str, value: object, words: str, tmp_pat
     with pytest.raises(BundleError) as refused:
         read_demands(path)
     assert words in str(refused.value)
+
+
+def test_rates_of_the_file_may_be_by_period_and_arrivals_are_relative_to_them(tmp_path: Path) -> None:
+    body = yaml.safe_load(DAY.read_text())
+    body["jobs"] = {"a": {"tasks": [1, 1, 1], "rate": [5, 20, 10], "sample": 0.4},
+                    "b": {"tasks": [1, 1, 1], "rate": 8, "sample": [0.4, 0.8, 0.4]}}  # fmt: skip
+    path, arrivals = tmp_path / "day.yaml", tmp_path / "arrivals.csv"
+    path.write_text(yaml.safe_dump(body))
+    demands = read_demands(path)
+    assert demands.jobs["a"].rate == (5.0, 20.0, 10.0)
+    arrivals.write_text("a,b\n5,8\n5,4\n20,8\n40,8\n10,8\n5,8\n")
+    found = {name: values.tolist() for name, values in read_arrivals(arrivals, demands).items()}
+    assert found == {"a": [1.0, 1.0, 1.0, 2.0, 1.0, 0.5], "b": [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]}
 
 
 def test_every_problem_of_the_demands_is_reported_at_once(tmp_path: Path) -> None:

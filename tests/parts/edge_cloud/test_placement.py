@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_costs_of_a_task_with_the_published_prices() -> None:
     found = {}
     for sample in (0.4, 2.4):
         wanted = demands({"a": job(1, sample=sample)})
-        for choice in wanted.choices(wanted.jobs["a"]):
+        for choice in wanted.choices(wanted.jobs["a"].during(0)):
             found[choice.location, choice.level, sample] = choice
     mixed = {
         location: [round(found[location, "mixed", sample].cost, 3) for sample in (0.4, 2.4)]
@@ -65,12 +66,14 @@ def test_costs_of_a_task_with_the_published_prices() -> None:
     assert found["edge", "mixed", 0.4].gpu_count == 3
     assert found["edge", "fp32", 0.4].gpu_count == 10  # 9.04, whole
     parted = demands({"a": job(1)}, whole=False)
-    assert parted.choices(parted.jobs["a"])[0].gpu_count == pytest.approx(9.036, abs=1e-3)
+    assert parted.choices(parted.jobs["a"].during(0))[0].gpu_count == pytest.approx(9.036, abs=1e-3)
 
 
 def test_choices_respect_delay_and_accuracy() -> None:
     wanted = demands({"a": job(1, delay=30.0, accuracy=0.8)}, cloud=Cloud(delay=40.0))
-    assert [(choice.location, choice.level) for choice in wanted.choices(wanted.jobs["a"])] == [("edge", "fp32")]
+    assert [(choice.location, choice.level) for choice in wanted.choices(wanted.jobs["a"].during(0))] == [
+        ("edge", "fp32")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,12 @@ def test_choices_respect_delay_and_accuracy() -> None:
         (lambda: EdgePrices(gpu=math.nan), "gpu must be at least 0 and finite, got nan"),
         (lambda: job(), "a whole number for each period"),
         (lambda: job(0, 0), "at least one of them, got \\(0, 0\\)"),
+        (lambda: job(1, 1, rate=(1.0,)), "rate must have one entry per period, 2, got 1"),
+        (lambda: job(1, sample=[1.0, 2.0]), "sample must have one entry per period, 1, got 2"),
+        (lambda: job(1, 1, aggregation=()), "aggregation must have one entry per period, 2, got 0"),
+        (lambda: job(1, 1, rate=(1.0, 0.0)), "rate must be positive and finite, got 0.0"),
+        (lambda: job(1, 1, sample=(math.inf, 1.0)), "sample must be positive and finite, got inf"),
+        (lambda: job(1, 1, aggregation=(0.0, -1.0)), "aggregation must be at least 0, got -1.0"),
         (lambda: job(1, rate=0.0), "rate must be positive and finite, got 0.0"),
         (lambda: job(1, accuracy=2.0), "accuracy must be 0 to 1, got 2.0"),
         (lambda: job(1, delay=math.nan), "delay must be at least 0, got nan"),
@@ -120,8 +129,10 @@ def every(wanted: Demands) -> list[TaskPlacement]:
     ways = []
     for task in tasks:
         one = wanted.jobs[task.job]
-        allowed = wanted.choices(one)
-        there: list[list[Choice | None]] = [list(allowed) if task.number < count else [None] for count in one.tasks]
+        there: list[list[Choice | None]] = [
+            list(wanted.choices(one.during(period))) if task.number < count else [None]
+            for period, count in enumerate(one.tasks)
+        ]
         ways.append(list(product(*there)))
     found = []
     for served in product(*ways):
@@ -141,8 +152,12 @@ def small(draw: st.DrawFn) -> Demands:
     jobs = {}
     for name in "xy"[: draw(st.integers(1, 2))]:
         tasks = draw(st.lists(st.integers(0, 2 if periods == 1 else 1), min_size=periods, max_size=periods).filter(any))
+        rate, sample = (
+            draw(st.one_of(each, st.tuples(*[each] * periods)))
+            for each in (st.sampled_from([15.0, 5.0]), st.sampled_from([0.4, 2.4]))
+        )
         jobs[name] = job(
-            *tasks, sample=draw(st.sampled_from([0.4, 2.4])), delay=draw(st.sampled_from([20.0, 90.0])),
+            *tasks, rate=rate, sample=sample, delay=draw(st.sampled_from([20.0, 90.0])),
             accuracy=draw(st.sampled_from([0.0, 0.8])), moves=draw(st.booleans()),
         )  # fmt: skip
     gpu_count = st.integers(0, 22)
@@ -154,13 +169,51 @@ def small(draw: st.DrawFn) -> Demands:
                    EdgePrices(draw(st.sampled_from([0.5, 1.5]))))  # fmt: skip
 
 
+def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
+    """By night `a` takes 4 GPUs and 12 MB/s, by day 13 and 8, and no node has both; `c` is like it by night alone."""
+    jobs = {
+        "a": job(1, 1, rate=(5.0, 20.0), sample=(2.4, 0.4), delay=20.0, accuracy=0.8),
+        "b": job(1, 1, rate=(20.0, 5.0), sample=(0.4, 2.4), accuracy=0.8),
+        "c": job(1, 1, rate=5.0, sample=2.4, delay=20.0, accuracy=0.8),
+    }
+    nodes = {"n": Node({"v100": 12.0}, bandwidth=24.0), "m": Node({"v100": 13.0}, bandwidth=8.0)}
+    wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
+    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
+        solution = plan(wanted, weights, gap=0.0)
+        solution.placement.check()
+        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
+        assert solution.objective == pytest.approx(best, abs=1e-6)
+    [night, day] = solution.placement.served[Task("a", 0)]
+    assert night is not None
+    assert day is not None
+    assert (night.location, night.gpu_count, day.location, day.gpu_count) == ("n", 4.0, "m", 13.0)
+    same = plan(demands({"a": job(2, 1, rate=(15.0, 15.0), sample=(0.4, 0.4), aggregation=(0.0, 0.0))})).placement
+    assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
+
+
+def test_baselines_take_each_period_s_own_rate() -> None:
+    """One task by night and day, four times as much by day: the busiest period is the day."""
+    jobs = {"a": job(1, 1, rate=(5.0, 20.0), delay=20.0, accuracy=0.8)}
+    wanted = demands(jobs, {"n": Node({"v100": 13.0})}, cloud=Cloud(delay=40.0))
+    solution = plan(wanted, Weights(1.0, 0.0))
+    for one in (one_period, incremental):
+        placement = one(wanted, Weights(1.0, 0.0), solution.ranges)
+        placement.check()
+        assert [choice.gpu_count for choice in placement.choices()] == [4.0, 13.0]
+        assert placement.held("n", 1)["bandwidth"] == pytest.approx(20.0 * 0.4)
+    small = replace(wanted, nodes={"n": Node({"v100": 4.0})})
+    assert incremental(small, Weights(1.0, 0.0), solution.ranges).unserved == [(Task("a", 0), 1)]
+    with pytest.raises(InfeasibleError, match="1 tasks cannot be served in b"):
+        one_period(small, Weights(1.0, 0.0), solution.ranges)
+
+
 @pytest.mark.stories
 @given(
     wanted=small(), weights=st.sampled_from([Weights(), Weights(0.7, 0.2, 0.1), Weights(0.2, 0.7, 0.1), Weights(1, 0)])
 )
 @settings(max_examples=examples(20), deadline=None)
 def test_the_plan_is_optimal(wanted: Demands, weights: Weights) -> None:
-    plans = every(wanted) if all(wanted.choices(one) for one in wanted.jobs.values()) else []
+    plans = every(wanted) if all(wanted.choices(one.during(0)) for one in wanted.jobs.values()) else []
     if not plans:
         with pytest.raises(ValueError, match=r"cannot be served|no location can serve"):
             plan(wanted, weights)
@@ -240,7 +293,9 @@ def test_a_node_without_a_type_of_gpu_has_none_of_it() -> None:
 def test_in_the_cloud_the_cheapest_gpu_for_a_level_is_the_choice(prices: tuple[float, float]) -> None:
     gpus = dict(zip(("v100", "t4"), map(Gpu, prices), strict=True))
     wanted = Demands(("day",), gpus, {"fp32": Level(0.9, {"v100": 150.0, "t4": 150.0})}, {}, {"a": job(1)})
-    assert [choice.gpu for choice in wanted.choices(wanted.jobs["a"])] == [min(gpus, key=lambda name: gpus[name].price)]
+    assert [choice.gpu for choice in wanted.choices(wanted.jobs["a"].during(0))] == [
+        min(gpus, key=lambda name: gpus[name].price)
+    ]
 
 
 @st.composite
@@ -314,7 +369,7 @@ def test_a_surge_needs_more_aggregation_as_well(how: str) -> None:
     """Twelve GPUs are free where the task stands, but weights of 15 samples a second at most are aggregated there."""
     nodes = {"n": Node({"v100": 50.0}, aggregation=17.9), "m": Node({"v100": 50.0}, aggregation=18.0)}
     wanted = demands({"a": job(1, delay=20.0, aggregation=1.0)}, nodes, cloud=Cloud(delay=40.0))
-    stands = wanted.choice(wanted.jobs["a"], "n", "v100", "fp32")
+    stands = wanted.choice(wanted.jobs["a"].during(0), "n", "v100", "fp32")
     placement = TaskPlacement(wanted, {Task("a", 0): (stands,)})
     [moved] = RECONFIGURERS[how](placement, 0).serve({"a": 18.0})
     assert (moved.kind, moved.after.location) == ("moved", "m")
@@ -337,7 +392,7 @@ def test_tasks_of_a_cycle_are_planned_each_on_its_own_if_moves_cost() -> None:
 
 def test_a_check_names_the_task_that_must_not_move_and_where_it_is() -> None:
     wanted = demands({"a": job(1, 1, moves=False)})
-    both = [wanted.choice(wanted.jobs["a"], place, "v100", "fp32") for place in ("edge", CLOUD)]
+    both = [wanted.choice(wanted.jobs["a"].during(0), place, "v100", "fp32") for place in ("edge", CLOUD)]
     with pytest.raises(AssertionError, match="must not move, and trains in cloud, edge"):
         TaskPlacement(wanted, {Task("a", 0): tuple(both)}).check()
 
@@ -390,4 +445,4 @@ def test_the_cloud_is_a_choice_whatever_it_costs() -> None:
     """The tolerance of costs is lost in large ones."""
     dear = Demands(("day",), {"v100": Gpu(1e9)}, {"fp32": Level(0.9, {"v100": 1e-3})}, {},
                    {"cars": PlacedJob((1,), 1e6, 0.4)})  # fmt: skip
-    assert [one.location for one in dear.choices(dear.jobs["cars"])] == [CLOUD]
+    assert [one.location for one in dear.choices(dear.jobs["cars"].during(0))] == [CLOUD]

@@ -27,6 +27,7 @@ from lightning_core.core.limits import MAX_SECONDS
 from lightning_core.core.reasons import Reason
 from lightning_core.core.saved_state import StateError
 from lightning_core.core.targets import BatchTarget
+from lightning_core.core.validation import made
 from lightning_core.history.history import History
 from lightning_core.parts.edge_cloud.day_plan import (
     MAX_TASKS,
@@ -393,6 +394,29 @@ def test_a_rising_demand_is_forecast_and_the_plan_follows_before_it_is_there() -
     assert moved_at("persistence", rising) == 5
     assert moved_at("trend", rising) == 3
     assert moved_at("trend", [15.0] * 6) is None
+
+
+def test_a_period_has_its_own_rate_and_a_change_that_is_planned_is_no_trend() -> None:
+    """A car brings 16 samples a second by night, which a device serves, and 32 by day; what comes is as planned."""
+    cars = PlacedJob((1, 1), (16.0, 32.0), (0.4, 0.8), (1.0, 2.0))
+    placement = plan(replace(DEMANDS, jobs={"cars": cars}, nodes={"a": Node({"device": 2.0})})).placement
+    whole = plan_of(placement, HOUR, 0.0, limits=LIMITS, forecast="trend", step=QUARTER)
+    written = json.loads(json.dumps(dict(PartEvent.of(PlanGiven(whole)).body)))
+    assert made(PlanGiven, written) == PlanGiven(whole)
+    assert placement_of(whole)[0] == placement
+    pool = Pool(["cars"])
+    pool.tell(PlanGiven(whole))
+    controller = pool.scheduler.controllers[PLAN]
+    assert isinstance(controller, PlacementController)
+    devices, foreseen = [], []
+    for step in range(8):
+        told = controller.describe()
+        assert told is not None
+        devices.append(told["asked"]["cars"][2])
+        foreseen.append(told["foreseen"].get("cars"))
+        pool.tell(Tick(), (step + 1) * QUARTER)
+    assert devices == [1] * 4 + [2] * 4
+    assert foreseen == [None, *[16.0] * 3, *[32.0] * 4]
 
 
 def test_what_is_forecast_is_shown_and_given_back_once_it_is_forecast_no_more() -> None:

@@ -57,7 +57,7 @@ def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> T
     """Return a placement of all tasks at one location, whether a plan would choose it or not."""
     demands = planned(gpu_count, **jobs).demands
     return TaskPlacement(demands, {
-        Task(name, number): (next(one for one in demands.choices(job) if one.location == location),)
+        Task(name, number): (next(one for one in demands.choices(job.during(0)) if one.location == location),)
         for name, job in jobs.items() for number in range(job.tasks[0])
     })  # fmt: skip
 
@@ -112,7 +112,9 @@ def test_a_move_may_cost_as_much_as_its_limit(part: float, kind: str) -> None:
     placement = standing("n", {"n": 10.0}, a=near(delay=90.0))
     [before] = placement.served[Task("a", 0)]
     assert before is not None
-    more = next(one for one in placement.demands.choices(near(delay=90.0, rate=18.0)) if one.location == CLOUD)
+    more = next(
+        one for one in placement.demands.choices(near(delay=90.0, rate=18.0).during(0)) if one.location == CLOUD
+    )
     limits = ReconfigurationLimits(cost=part * (more.cost / before.cost - 1))
     assert [change.kind for change in Reconfigurer(placement, 0, limits).serve({"a": 18.0})] == [kind]
 
@@ -121,7 +123,9 @@ def test_another_gpu_type_is_used_within_the_cost_limit() -> None:
     gpus, levels = {**GPUS, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     nodes = {"n": Node({"v100": 11.0, "eight": 3.0})}
     demands = Demands(("day",), gpus, levels, nodes, {"a": near()}, Cloud(delay=40.0), EdgePrices(0.5))
-    choice = next(one for one in demands.choices(demands.jobs["a"]) if (one.location, one.gpu) == ("n", "v100"))
+    choice = next(
+        one for one in demands.choices(demands.jobs["a"].during(0)) if (one.location, one.gpu) == ("n", "v100")
+    )
     placement = TaskPlacement(demands, {Task("a", 0): (choice,)})
     [grown] = Reconfigurer(placement, 0, ReconfigurationLimits(cost=1.0)).serve({"a": 18.0})
     assert (grown.kind, grown.after.gpu, grown.after.gpu_count) == ("grown", "eight", 2)
@@ -139,7 +143,7 @@ def test_a_task_takes_what_is_left_if_it_cannot_have_all() -> None:
     [back] = now.serve({"a": 15.0})
     assert (back.kind, back.after.gpu_count) == ("released", 10)
     parts = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": Node({"v100": 11.0}, 6.5)})
-    choice = next(one for one in parts.choices(parts.jobs["a"]) if one.location == "n")
+    choice = next(one for one in parts.choices(parts.jobs["a"].during(0)) if one.location == "n")
     thin = Reconfigurer(TaskPlacement(parts, {Task("a", 0): (choice,)}), 0)
     [partly] = thin.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 6.5 / 0.4 / 15)  # its line is full before its GPUs are

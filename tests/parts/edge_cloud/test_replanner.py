@@ -22,8 +22,8 @@ from lightning_core.parts.edge_cloud.placement import (
     Gpu,
     Level,
     Node,
-    PlacedJob,
     Task,
+    TaskNeeds,
     TaskPlacement,
     replanner,
 )
@@ -73,7 +73,9 @@ def test_moves_are_limited_in_number_and_cost(limits: ReconfigurationLimits, kin
 def test_the_limit_of_moves_counts_those_of_the_program_and_those_after_it() -> None:
     """One task may move, and another location has room for both that lack something."""
     demands = standing("n", {"n": 10.0, "o": 10.0, "m": 30.0}, a=near(), b=near()).demands
-    ways = {name: demands.choice(demands.jobs[name], at, "v100", "fp32") for name, at in (("a", "n"), ("b", "o"))}
+    ways = {
+        name: demands.choice(demands.jobs[name].during(0), at, "v100", "fp32") for name, at in (("a", "n"), ("b", "o"))
+    }
     placement = TaskPlacement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
     changes = Replanner(placement, 0, ReconfigurationLimits(moves=1)).serve({"a": 18.0, "b": 18.0})
     assert [change.kind for change in changes] == ["moved", "left"]
@@ -84,7 +86,7 @@ def test_the_limit_of_moves_counts_those_of_the_program_and_those_after_it() -> 
 def test_a_move_must_be_worth_its_price(price: float, moves: int) -> None:
     """One task must leave the full node; another one would be cheaper there than in the cloud where it stands."""
     placement = standing("n", {"n": 10.0, "m": 30.0}, a=near(), b=near(delay=FAR))
-    [cloud] = [one for one in placement.demands.choices(near(delay=FAR)) if one.location == CLOUD]
+    [cloud] = [one for one in placement.demands.choices(near(delay=FAR).during(0)) if one.location == CLOUD]
     placement = replace(placement, served={**placement.served, Task("b", 0): (cloud,)})
     limits = ReconfigurationLimits(cost=9.0, move_price=price)
     changes = Replanner(placement, 0, limits).serve({"a": 18.0})
@@ -97,7 +99,7 @@ def test_a_task_takes_another_type_of_gpu_only_if_it_lacks_something() -> None:
     demands = planned({"n": 11.0}, a=near(), b=near(rate=1.5)).demands
     gpus, levels = {**demands.gpus, "eight": Gpu(16.0)}, {"fp32": Level(0.9, {"v100": 150.0, "eight": 1100.0})}
     demands = replace(demands, gpus=gpus, levels=levels, nodes={"n": Node({"v100": 11.0, "eight": 3.0})})
-    ways = {name: demands.choice(job, "n", "v100", "fp32") for name, job in demands.jobs.items()}
+    ways = {name: demands.choice(job.during(0), "n", "v100", "fp32") for name, job in demands.jobs.items()}
     placement = TaskPlacement(demands, {Task(name, 0): (way,) for name, way in ways.items()})
     [grown] = Replanner(placement, 0).serve({"a": 18.0})
     assert (grown.task.job, grown.after.gpu, grown.after.gpu_count) == ("a", "eight", 2)
@@ -110,11 +112,11 @@ def test_a_task_does_not_become_less_accurate() -> None:
     """Elsewhere there is room for the fast arithmetic only."""
     demands = planned({"n": 10.0, "m": 3.0}, a=near()).demands
     demands = replace(demands, levels={"fp32": Level(0.9, {"v100": 150.0}), "mixed": Level(0.7, {"v100": 600.0})})
-    way = demands.choice(demands.jobs["a"], "n", "v100", "fp32")
+    way = demands.choice(demands.jobs["a"].during(0), "n", "v100", "fp32")
     placement = TaskPlacement(demands, {Task("a", 0): (way,)})
     [left] = Replanner(placement, 0).serve({"a": 18.0})
     assert left.kind == "left"
-    fast = demands.choice(demands.jobs["a"], "n", "v100", "mixed")
+    fast = demands.choice(demands.jobs["a"].during(0), "n", "v100", "mixed")
     tight = replace(demands, nodes={"n": Node({"v100": 4.0}), "m": Node({"v100": 5.0})})
     [moved] = Replanner(TaskPlacement(tight, {Task("a", 0): (fast,)}), 0).serve({"a": 27.0})
     assert (moved.after.location, moved.after.level) == ("m", "mixed")
@@ -173,9 +175,9 @@ def test_the_core_of_a_large_program_is_almost_as_good_as_all_of_it(monkeypatch:
         f"j{k}": near(rate=float(draw.uniform(5.0, 40.0)), delay=FAR if draw.random() < 0.7 else 20.0)
         for k in range(60)
     }
-    nodes = {name: 1.05 * 10 / 15 * sum(job.rate for job in jobs.values()) / 2 for name in ("n", "m")}
+    nodes = {name: 1.05 * 10 / 15 * sum(job.during(0).rate for job in jobs.values()) / 2 for name in ("n", "m")}
     placement = planned({name: float(int(has)) for name, has in nodes.items()}, **jobs)
-    rates = {name: 1.2 * job.rate for name, job in jobs.items()}
+    rates = {name: 1.2 * job.during(0).rate for name, job in jobs.items()}
     limits, found = ReconfigurationLimits(cost=2.0), {}
     for core in (20, 1000):
         monkeypatch.setattr(Replanner, "core", core)
@@ -193,7 +195,7 @@ def test_the_core_of_a_large_program_is_almost_as_good_as_all_of_it(monkeypatch:
 def every(now: Reconfigurer, rates: dict[str, float]) -> list[tuple[int, float, int]]:
     """Return tasks left short, objective and moves of all ways to serve a period, tasks whole or as they are."""
     tasks, demands, limits = list(now.now), now.demands, now.limits
-    ways: list[list[tuple[Choice, PlacedJob, float, int, int]]] = []
+    ways: list[list[tuple[Choice, TaskNeeds, float, int, int]]] = []
     for task in tasks:
         has, small = now.now[task], now._job(task)
         job = replace(small, rate=rates[task.job])
@@ -233,7 +235,7 @@ def periods(draw: st.DrawFn) -> tuple[TaskPlacement, ReconfigurationLimits, dict
     }  # fmt: skip
     edge = EdgePrices(draw(st.sampled_from([0.5, 1.2])))
     demands = Demands(("day",), GPUS, LEVELS, nodes, jobs, Cloud(delay=40.0), edge)
-    served = {Task(name, 0): (draw(st.sampled_from(demands.choices(job))),) for name, job in jobs.items()}
+    served = {Task(name, 0): (draw(st.sampled_from(demands.choices(job.during(0)))),) for name, job in jobs.items()}
     limits = ReconfigurationLimits(draw(st.sampled_from([0.3, 9.0])), draw(st.integers(0, 4)),
                                    draw(st.sampled_from([0.0, 0.1, 1.0])))  # fmt: skip
     return TaskPlacement(demands, served), limits, {name: draw(st.sampled_from([15.0, 16.5, 18.0])) for name in jobs}

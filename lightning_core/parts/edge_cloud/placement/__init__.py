@@ -13,6 +13,7 @@ from lightning_core.parts.edge_cloud.placement.demands import (
     Level,
     Node,
     PlacedJob,
+    TaskNeeds,
 )
 from lightning_core.parts.edge_cloud.placement.plan import ObjectiveRanges, Task, TaskPlacement, Weights
 from lightning_core.parts.edge_cloud.placement.planner import InfeasibleError, Solution, plan
@@ -37,6 +38,7 @@ __all__ = [
     "PlacedJob",
     "Solution",
     "Task",
+    "TaskNeeds",
     "TaskPlacement",
     "Weights",
     "plan",

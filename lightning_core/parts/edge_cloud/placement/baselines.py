@@ -47,7 +47,8 @@ def one_period(
         InfeasibleError: If not all tasks of the busiest period can be served.
     """
     loads = [
-        sum(job.rate * job.tasks[period] for job in demands.jobs.values()) for period in range(len(demands.periods))
+        sum(job.during(period).rate * job.tasks[period] for job in demands.jobs.values())
+        for period in range(len(demands.periods))
     ]
     busiest = max(range(len(loads)), key=loads.__getitem__)
     planned = plan(only(demands, busiest), weights, accuracy=accuracy).placement
@@ -57,7 +58,11 @@ def one_period(
 
 def only(demands: Demands, period: int) -> Demands:
     """Return the demands of one period."""
-    jobs = {name: replace(job, tasks=(job.tasks[period],)) for name, job in demands.jobs.items() if job.tasks[period]}
+    jobs = {}
+    for name, job in demands.jobs.items():
+        if job.tasks[period]:
+            needs, tasks = job.during(period), (job.tasks[period],)
+            jobs[name] = replace(job, tasks=tasks, rate=needs.rate, sample=needs.sample, aggregation=needs.aggregation)
     return replace(demands, periods=(demands.periods[period],), jobs=jobs)
 
 
@@ -73,7 +78,9 @@ class Greedy:
 
     def __init__(self, demands: Demands, weights: Weights, ranges: ObjectiveRanges, accuracy: float | None) -> None:
         self.demands, self.weights, self.ranges, self.accuracy = demands, weights, ranges, accuracy
-        self._choices = {name: demands.choices(job) for name, job in demands.jobs.items()}
+        periods = range(len(demands.periods))
+        self._needs = {(name, at): job.during(at) for name, job in demands.jobs.items() for at in periods}
+        self._choices = {key: demands.choices(needs) for key, needs in self._needs.items()}
         self._used: dict[tuple[str, int, str], float] = {}
         self._served: dict[Task, list[Choice | None]] = {}
         self._pairs = sum(sum(job.tasks) for job in demands.jobs.values())
@@ -98,7 +105,7 @@ class Greedy:
     def _best(self, task: Task, period: int) -> Choice | None:
         job, others = self.demands.jobs[task.job], self._served[task]
         locations = {choice.location for choice in others if choice is not None}
-        allowed = [one for one in self._choices[task.job] if self._fits(task, period, one)]
+        allowed = [one for one in self._choices[task.job, period] if self._fits(task, period, one)]
         if not job.moves and locations:
             allowed = [one for one in allowed if one.location in locations]
         if self.accuracy is not None:
@@ -132,15 +139,15 @@ class Greedy:
         return all(
             self._used.get((choice.location, period, resource), 0.0) + amount
             <= capacity_of(self.demands, choice.location, resource) + EXACT
-            for resource, amount in self._taken(task, choice)
+            for resource, amount in self._taken(task, period, choice)
         )
 
     def _take(self, task: Task, period: int, choice: Choice) -> None:
         self._served[task][period] = choice
         self._sum, self._count = self._sum + choice.accuracy, self._count + 1
-        for resource, amount in self._taken(task, choice):
+        for resource, amount in self._taken(task, period, choice):
             key = choice.location, period, resource
             self._used[key] = self._used.get(key, 0.0) + amount
 
-    def _taken(self, task: Task, choice: Choice) -> Iterable[tuple[str, float]]:
-        return usage(self.demands.jobs[task.job], choice).items()
+    def _taken(self, task: Task, period: int, choice: Choice) -> Iterable[tuple[str, float]]:
+        return usage(self._needs[task.job, period], choice).items()

@@ -128,12 +128,12 @@ def simulate_day(
             if foreseen:
                 # At least the planned demand, whose GPUs are reserved.
                 most = {name: float(table[step, : end - step].max()) for name, table in foreseen.items()}
-                wanted = {name: demands.jobs[name].rate * max(factor, 1.0) for name, factor in most.items()}
+                wanted = {name: now.planned_rate(name) * max(factor, 1.0) for name, factor in most.items()}
                 changes = now.serve(wanted)
                 moves += sum(change.kind == "moved" for change in changes)
                 left += sum(change.kind in ("left", "partly") for change in changes)
             for task, choice in now.now.items():
-                wants = demands.jobs[task.job].rate * float(arrivals[task.job][step])
+                wants = now.planned_rate(task.job) * float(arrivals[task.job][step])
                 came += wants
                 served += min(wants, capacity(demands, choice))
                 cost += choice.cost / steps
@@ -141,7 +141,7 @@ def simulate_day(
         for task, at in placement.unserved:
             if at == period:
                 some = arrivals[task.job][period * steps : (period + 1) * steps]
-                came += demands.jobs[task.job].rate * float(some.sum())
+                came += now.planned_rate(task.job) * float(some.sum())
     return DayResult(served / came if came else 1.0, cost, moves, left, loads)
 
 

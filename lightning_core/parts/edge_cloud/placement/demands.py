@@ -1,10 +1,12 @@
 """Demands of a day: tasks that train where their data is produced, or in the cloud, and the cost of each choice.
 
-A job's data arrives at ``rate`` samples a second in each of its tasks. The data of a window is trained on for a number
-of epochs within the next one, so a task needs ``rate * epochs / throughput`` GPUs of a type for its period. Faster
-arithmetic needs fewer GPUs and is less accurate. Edge nodes have little of everything; the cloud has plenty, but is far
-away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation for Distributed Computation under Semi-Static
-Demands"). Its formulas have slips; :mod:`.planner` documents their meaning.
+A job's data arrives at ``rate`` samples a second in each of its tasks, the same all day or another in each period. The
+data of a window is trained on for a number of epochs within the next one, so a task needs ``rate * epochs /
+throughput`` GPUs of a type for its period. Faster arithmetic needs fewer GPUs and is less accurate. Edge nodes have
+little of everything; the cloud has plenty, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation
+for Distributed Computation under Semi-Static Demands"). Its formulas have slips; :mod:`.planner` documents their
+meaning. Its rates are by task, and its needs of a sample by period, job and task: a task that differs from the others
+is a job of its own here.
 
 All costs are for one window.
 """
@@ -12,7 +14,7 @@ All costs are for one window.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -111,8 +113,33 @@ class EdgePrices:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskNeeds:
+    """What each task of a job needs in a period.
+
+    Args:
+        rate: Samples a second that arrive.
+        sample: Megabytes of a sample.
+        aggregation: Capacity of a node's processors that each sample a second needs.
+        delay: Delay that its data tolerates, in milliseconds.
+        accuracy: Accuracy that it must reach.
+        moves: Whether it may train elsewhere in the next period.
+    """
+
+    rate: float
+    sample: float
+    aggregation: float
+    delay: float
+    accuracy: float
+    moves: bool
+
+
+ByPeriod = float | tuple[float, ...]
+"""A number for all periods, or one for each."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedJob:
-    """A job: a set of equal tasks.
+    """A job: a set of equal tasks. Tasks that differ are jobs of their own.
 
     Args:
         tasks: Number of tasks in each period. Those of a period with fewer are the first of those of one with more.
@@ -125,9 +152,9 @@ class PlacedJob:
     """
 
     tasks: tuple[int, ...]
-    rate: float
-    sample: float
-    aggregation: float = 0.0
+    rate: ByPeriod
+    sample: ByPeriod
+    aggregation: ByPeriod = 0.0
     delay: float = math.inf
     accuracy: float = 0.0
     moves: bool = True
@@ -136,12 +163,39 @@ class PlacedJob:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         if not self.tasks or any(type(count) is not int or count < 0 for count in self.tasks) or not max(self.tasks):
             raise ValueError(f"tasks must be a whole number for each period, at least one of them, got {self.tasks}")
-        _positive(rate=self.rate, sample=self.sample)
-        for rule, value in (("aggregation", self.aggregation), ("delay", self.delay)):
-            if not value >= 0:
-                raise ValueError(f"{rule} must be at least 0, got {value}")
+        for rule, given in (("rate", self.rate), ("sample", self.sample), ("aggregation", self.aggregation)):
+            if not isinstance(given, float | int):
+                object.__setattr__(self, rule, tuple(given))
+                if len(given) != len(self.tasks):
+                    raise ValueError(f"{rule} must have one entry per period, {len(self.tasks)}, got {len(given)}")
+            for value in by_period(given, len(self.tasks)):
+                if rule != "aggregation":
+                    _positive(**{rule: value})
+                elif not value >= 0:
+                    raise ValueError(f"{rule} must be at least 0, got {value}")
+        if not self.delay >= 0:
+            raise ValueError(f"delay must be at least 0, got {self.delay}")
         if not 0 <= self.accuracy <= 1:
             raise ValueError(f"accuracy must be 0 to 1, got {self.accuracy}")
+
+    def during(self, period: int) -> TaskNeeds:
+        """Return what each task needs in a period, by its number.
+
+        Example::
+
+            >>> job = PlacedJob((1, 1), rate=(5.0, 20.0), sample=0.4)
+            >>> [job.during(period).rate * job.during(period).sample for period in (0, 1)]
+            [2.0, 8.0]
+        """
+        rate, sample, aggregation = (
+            one if isinstance(one, float | int) else one[period] for one in (self.rate, self.sample, self.aggregation)
+        )
+        return TaskNeeds(rate, sample, aggregation, self.delay, self.accuracy, self.moves)
+
+
+def by_period(given: ByPeriod, periods: int) -> Sequence[float]:
+    """Return the number of each period."""
+    return (given,) * periods if isinstance(given, float | int) else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +269,12 @@ class Demands:
         steps = [(period, period + 1) for period in range(len(self.periods) - 1)]
         return [*steps, (len(self.periods) - 1, 0)] if self.cycle and len(self.periods) > 2 else steps
 
-    def choices(self, job: PlacedJob) -> list[Choice]:
-        """Return the best choices for a task of a job at each location.
+    def choices(self, needs: TaskNeeds) -> list[Choice]:
+        """Return the best choices for a task at each location.
 
         The cloud has enough of everything, so for each level only its cheapest type of GPU can be the best.
         """
-        found = self.every(job)
+        found = self.every(needs)
         cheapest: dict[str, Choice] = {}
         for choice in found:
             best = cheapest.get(choice.level)
@@ -228,34 +282,34 @@ class Demands:
                 cheapest[choice.level] = choice
         return [one for one in found if one.location != CLOUD or cheapest[one.level] is one]
 
-    def every(self, job: PlacedJob) -> list[Choice]:
-        """Return all choices for a task of a job."""
+    def every(self, needs: TaskNeeds) -> list[Choice]:
+        """Return all choices for a task."""
         every = (
-            self.choice(job, location, gpu, name)
+            self.choice(needs, location, gpu, name)
             for location, (name, level) in product(self.locations, self.levels.items())
             for gpu in level.throughput
         )
         return [one for one in every if one is not None]
 
-    def choice(self, job: PlacedJob, location: str, gpu: str, level_name: str) -> Choice | None:
-        """Return one choice for a task of a job; None if there is no such one."""
+    def choice(self, needs: TaskNeeds, location: str, gpu: str, level_name: str) -> Choice | None:
+        """Return one choice for a task; None if there is no such one."""
         level = self.levels.get(level_name)
-        if level is None or gpu not in level.throughput or level.accuracy < job.accuracy - EXACT:
+        if level is None or gpu not in level.throughput or level.accuracy < needs.accuracy - EXACT:
             return None
         if location == CLOUD:
-            is_there = self.cloud.delay <= job.delay
+            is_there = self.cloud.delay <= needs.delay
         else:
             is_there = location in self.nodes and bool(self.nodes[location].gpus.get(gpu, 0))
         if not is_there:
             return None
-        gpu_count = self.epochs * job.rate / level.throughput[gpu]
+        gpu_count = self.epochs * needs.rate / level.throughput[gpu]
         gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
-        cost = self._cost(job, location, gpu, gpu_count)
+        cost = self._cost(needs, location, gpu, gpu_count)
         return Choice(location, gpu, level_name, gpu_count, level.accuracy, cost)
 
-    def _cost(self, job: PlacedJob, location: str, gpu: str, gpu_count: float) -> float:
+    def _cost(self, needs: TaskNeeds, location: str, gpu: str, gpu_count: float) -> float:
         """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""
-        hours, gigabytes = self.window / 3600, job.rate * self.window * job.sample / 1000
+        hours, gigabytes = self.window / 3600, needs.rate * self.window * needs.sample / 1000
         processing = gpu_count * hours * self.gpus[gpu].price
         if location == CLOUD:
             return processing + gigabytes * self.cloud.gigabyte

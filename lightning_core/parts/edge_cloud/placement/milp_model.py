@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,13 +38,13 @@ class TaskGroup(NamedTuple):
         job: Job of one of them.
         periods: Periods in which they are present.
         tasks: The tasks.
-        choices: Choices for each of them.
+        choices: Choices for each of them, by period.
     """
 
     job: PlacedJob
     periods: tuple[int, ...]
     tasks: tuple[Task, ...]
-    choices: tuple[Choice, ...]
+    choices: Mapping[int, tuple[Choice, ...]]
 
 
 @dataclass
@@ -117,7 +117,7 @@ class MilpModel:
         """Serve each task once (eq. 4)."""
         count = float(len(group.tasks))
         self._first[number, period] = len(self.cost)
-        columns = [self._column(choice.cost, choice.accuracy, count) for choice in group.choices]
+        columns = [self._column(choice.cost, choice.accuracy, count) for choice in group.choices[period]]
         if partly:
             self._without[number, period] = self._column(UNSERVED, 0.0, count)
             columns.append(self._without[number, period])
@@ -130,8 +130,9 @@ class MilpModel:
             for (number, when), first in self._first.items():
                 if when == period:
                     group = self.groups[number]
-                    for column, choice in enumerate(group.choices, first):
-                        for resource, amount in usage(group.job, choice).items():
+                    needs = group.job.during(period)
+                    for column, choice in enumerate(group.choices[period], first):
+                        for resource, amount in usage(needs, choice).items():
                             if amount:
                                 used.setdefault((choice.location, resource), []).append((column, amount))
             for (location, resource), entries in used.items():
@@ -164,8 +165,8 @@ class MilpModel:
 
     def _at(self, number: int, period: int, location: str) -> list[tuple[int, float]]:
         """Return the columns of a group at a location in a period."""
-        first = self._first[number, period]
-        return [(first + k, 1.0) for k, choice in enumerate(self.groups[number].choices) if choice.location == location]
+        first, choices = self._first[number, period], self.groups[number].choices[period]
+        return [(first + k, 1.0) for k, choice in enumerate(choices) if choice.location == location]
 
     # -------------------------------------------------------------------------------------------- the request
 
@@ -245,7 +246,7 @@ class MilpModel:
             for period in group.periods:
                 first = self._first[number, period]
                 available: list[Choice] = []
-                for column, choice in enumerate(group.choices, first):
+                for column, choice in enumerate(group.choices[period], first):
                     available += [choice] * round(float(found[column]))
                 if before and not any(step[1] == period and step[0] in group.periods for step in self.demands.steps):
                     before = before if not group.job.moves else {}

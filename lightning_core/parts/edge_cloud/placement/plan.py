@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, PlacedJob
+from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, TaskNeeds
 
 
 class Task(NamedTuple):
@@ -118,7 +118,7 @@ class TaskPlacement:
         held = dict.fromkeys([*self.demands.gpus, "bandwidth", "aggregation"], 0.0)
         for task, choices in self.served.items():
             if (choice := choices[period]) is not None and choice.location == location:
-                for resource, amount in usage(self.demands.jobs[task.job], choice).items():
+                for resource, amount in usage(self.demands.jobs[task.job].during(period), choice).items():
                     held[resource] += amount
         return held
 
@@ -133,24 +133,28 @@ class TaskPlacement:
                     assert amount <= has[resource] * (1 + 1e-6) + 1e-6, (
                         f"{location} in {name}: {amount:g} of {has[resource]:g} {resource}"
                     )
+        allowed = {
+            (name, period): demands.choices(job.during(period))
+            for name, job in demands.jobs.items()
+            for period in range(len(demands.periods))
+        }
         for task, choices in self.served.items():
             job = demands.jobs[task.job]
-            allowed = demands.choices(job)
             for period, choice in enumerate(choices):
                 assert choice is None or task.number < job.tasks[period], f"{task} is not present in period {period}"
-                assert choice is None or choice in allowed, f"{task}: {choice} is not allowed"
+                assert choice is None or choice in allowed[task.job, period], f"{task}: {choice} is not allowed"
             locations = {choice.location for choice in choices if choice is not None}
             assert job.moves or len(locations) <= 1, (
                 f"{task} must not move, and trains in {', '.join(sorted(locations))}"
             )
 
 
-def usage(job: PlacedJob, choice: Choice) -> dict[str, float]:
+def usage(needs: TaskNeeds, choice: Choice) -> dict[str, float]:
     """Return a task's usage of its location (the left sides of eqs. 5 to 7)."""
     return {
         choice.gpu: choice.gpu_count,
-        "bandwidth": job.rate * job.sample,
-        "aggregation": job.rate * job.aggregation,
+        "bandwidth": needs.rate * needs.sample,
+        "aggregation": needs.rate * needs.aggregation,
     }
 
 

@@ -130,12 +130,17 @@ def group_tasks(demands: Demands, *, listed: bool = False) -> list[TaskGroup]:
     of: dict[tuple[object, ...], tuple[PlacedJob, tuple[int, ...]]] = {}
     for name, job in demands.jobs.items():
         far = demands.cloud.delay > job.delay
+        loads = [(needs.rate, needs.sample, needs.aggregation) for needs in map(job.during, range(len(job.tasks)))]
         for number in range(max(job.tasks)):
             periods = tuple(period for period, count in enumerate(job.tasks) if number < count)
-            key = (job.rate, job.sample, job.aggregation, far, job.accuracy, job.moves, periods)
+            key = (tuple(loads[period] for period in periods), far, job.accuracy, job.moves, periods)
             alike.setdefault(key, []).append(Task(name, number))
             of.setdefault(key, (job, periods))
-    groups = [TaskGroup(*of[key], tuple(tasks), tuple(demands.choices(of[key][0]))) for key, tasks in alike.items()]
+    groups = []
+    for same, tasks in alike.items():
+        job, periods = of[same]
+        choices = {period: tuple(demands.choices(job.during(period))) for period in periods}
+        groups.append(TaskGroup(job, periods, tuple(tasks), choices))
     return [one for group in groups for one in _split(group)] if listed else groups
 
 
@@ -145,7 +150,7 @@ def _split(group: TaskGroup) -> list[TaskGroup]:
 
 def _servable(demands: Demands, groups: Sequence[TaskGroup]) -> None:
     for group in groups:
-        if not group.choices:
+        if not all(group.choices.values()):
             raise ValueError(
                 f"job {group.tasks[0].job}: no location can serve it: its data may travel {group.job.delay:g} ms, the "
                 f"cloud is {demands.cloud.delay:g} ms away, and no edge node has GPUs for it"
@@ -160,9 +165,9 @@ def _explained(demands: Demands, groups: Sequence[TaskGroup]) -> InfeasibleError
     missing: dict[tuple[str, str], float] = {}
     count: dict[int, int] = {}
     for task, period in largest.unserved:
-        job = demands.jobs[task.job]
+        needs = demands.jobs[task.job].during(period)
         count[period] = count.get(period, 0) + 1
-        for resource, amount in usage(job, min(demands.choices(job), key=lambda choice: choice.cost)).items():
+        for resource, amount in usage(needs, min(demands.choices(needs), key=lambda choice: choice.cost)).items():
             short = any(_left(largest, node, period, resource) < amount for node in demands.nodes)
             if amount and short:
                 key = demands.periods[period], resource

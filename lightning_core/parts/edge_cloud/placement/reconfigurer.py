@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from lightning_core.parts.edge_cloud.day_plan import MOVE_PRICE
-from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, PlacedJob
+from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, TaskNeeds
 from lightning_core.parts.edge_cloud.placement.plan import Task, TaskPlacement, capacity_of, usage
 
 What = Literal["grown", "moved", "partly", "left", "released"]
@@ -82,11 +82,16 @@ class Reconfigurer:
         """Present choice of each task."""
         self._planned = {task: choice.cost for task, choice in self.now.items()}
         # Demand served by task: some tasks of a job may have grown and others not.
-        self._rates = {task: self.demands.jobs[task.job].rate for task in self.now}
+        self._needs = {name: job.during(period) for name, job in self.demands.jobs.items()}
+        self._rates = {task: self._needs[task.job].rate for task in self.now}
         self._used: dict[tuple[str, str], float] = {}
-        self._known: dict[PlacedJob, list[Choice]] = {}
+        self._known: dict[TaskNeeds, list[Choice]] = {}
         for task, choice in self.now.items():
             self._count(task, choice, 1.0)
+
+    def planned_rate(self, job: str) -> float:
+        """Return the samples per second that are planned for each task of a job in this period."""
+        return self._needs[job].rate
 
     def serve(self, arrival_rates: Mapping[str, float]) -> list[TaskChange]:
         """Change the plan to serve the expected demand; return the changes.
@@ -176,7 +181,7 @@ class Reconfigurer:
         self._take(task, job, before)
         return TaskChange(task, "left", before, before, f"{lacks}, and {why}")
 
-    def _elsewhere(self, task: Task, job: PlacedJob, moves: int) -> tuple[Choice | None, str]:
+    def _elsewhere(self, task: Task, job: TaskNeeds, moves: int) -> tuple[Choice | None, str]:
         """Return the cheapest choice elsewhere that is no less accurate and has room; else None with the reason."""
         if not job.moves:
             return None, "it must not move"
@@ -189,7 +194,7 @@ class Reconfigurer:
             return None, f"{best.location} would cost {best.cost / self._planned[task]:.2f} times the planned cost"
         return best, ""
 
-    def _fitting(self, job: PlacedJob, has: Choice, *, there: bool) -> Iterator[Choice]:
+    def _fitting(self, job: TaskNeeds, has: Choice, *, there: bool) -> Iterator[Choice]:
         """Yield choices with room, at the same location or elsewhere, that are no less accurate, the cheapest first."""
         for one in self._choices(job):
             if (
@@ -203,7 +208,7 @@ class Reconfigurer:
         planned = self._planned[task]
         return choice.cost - planned <= self.limits.cost * planned + EXACT
 
-    def _part(self, job: PlacedJob, bigger: PlacedJob, has: Choice) -> PlacedJob:
+    def _part(self, job: TaskNeeds, bigger: TaskNeeds, has: Choice) -> TaskNeeds:
         """Return as much of the demand as there is room for."""
         throughput = self.demands.levels[has.level].throughput[has.gpu]
         free = self._free(has.location, has.gpu)
@@ -216,7 +221,7 @@ class Reconfigurer:
         )
         return replace(job, rate=max(room, job.rate))
 
-    def _short(self, job: PlacedJob, choice: Choice) -> str:
+    def _short(self, job: TaskNeeds, choice: Choice) -> str:
         """Describe the shortage at a location."""
         for resource, amount in usage(job, choice).items():
             free = self._free(choice.location, resource)
@@ -224,21 +229,21 @@ class Reconfigurer:
                 return f"{max(free, 0.0):g} of {amount:g} {resource}"
         return "none"
 
-    def _as_it_is(self, task: Task, job: PlacedJob) -> Choice:
+    def _as_it_is(self, task: Task, job: TaskNeeds) -> Choice:
         """Return the choice of the same location, type and level for the present demand."""
         kept = self.now[task]
         return self._chosen(job, (kept.location, kept.gpu, kept.level))
 
-    def _chosen(self, job: PlacedJob, way: tuple[str, str, str]) -> Choice:
+    def _chosen(self, job: TaskNeeds, way: tuple[str, str, str]) -> Choice:
         found = self.demands.choice(job, *way)
         assert found is not None, f"{way} must serve {job}, as it did before"
         return found
 
-    def _job(self, task: Task, rate: float | None = None) -> PlacedJob:
-        job = self.demands.jobs[task.job]
+    def _job(self, task: Task, rate: float | None = None) -> TaskNeeds:
+        job = self._needs[task.job]
         return replace(job, rate=self._rates[task] if rate is None else rate)
 
-    def _fits(self, job: PlacedJob, choice: Choice) -> bool:
+    def _fits(self, job: TaskNeeds, choice: Choice) -> bool:
         return all(
             amount <= self._free(choice.location, resource) + EXACT for resource, amount in usage(job, choice).items()
         )
@@ -246,17 +251,17 @@ class Reconfigurer:
     def _free(self, location: str, resource: str) -> float:
         return capacity_of(self.demands, location, resource) - self._used.get((location, resource), 0.0)
 
-    def _choices(self, job: PlacedJob) -> list[Choice]:
+    def _choices(self, job: TaskNeeds) -> list[Choice]:
         """Return the choices, the cheapest first; cached."""
         if job not in self._known:
             self._known[job] = sorted(self.demands.choices(job), key=lambda one: (one.cost, one.location))
         return self._known[job]
 
-    def _take(self, task: Task, job: PlacedJob, choice: Choice) -> None:
+    def _take(self, task: Task, job: TaskNeeds, choice: Choice) -> None:
         self.now[task], self._rates[task] = choice, job.rate
         self._count(task, choice, 1.0, job)
 
-    def _count(self, task: Task, choice: Choice, sign: float, job: PlacedJob | None = None) -> None:
-        for resource, amount in usage(job or self.demands.jobs[task.job], choice).items():
+    def _count(self, task: Task, choice: Choice, sign: float, job: TaskNeeds | None = None) -> None:
+        for resource, amount in usage(job or self._needs[task.job], choice).items():
             key = choice.location, resource
             self._used[key] = self._used.get(key, 0.0) + sign * amount

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, PlacedJob
+from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, TaskNeeds
 from lightning_core.parts.edge_cloud.placement.milp_model import ConstraintRows
 from lightning_core.parts.edge_cloud.placement.plan import Task, capacity_of, usage
 from lightning_core.parts.edge_cloud.placement.reconfigurer import Reconfigurer, TaskChange
@@ -45,7 +45,7 @@ class Option(NamedTuple):
     """
 
     choice: Choice
-    job: PlacedJob
+    job: TaskNeeds
     moves: bool
     price: float
     lacks: float
@@ -77,7 +77,7 @@ class Replanner(Reconfigurer):
             found |= zip(tasks, taken, strict=True)
         return self._take_over(more, found, crowded)
 
-    def _crowded(self, wanted: Mapping[Task, PlacedJob]) -> dict[str, str]:
+    def _crowded(self, wanted: Mapping[Task, TaskNeeds]) -> dict[str, str]:
         """Return the locations that cannot hold the grown demands of their tasks, each with the reason."""
         needed = dict(self._used)
         for task, job in wanted.items():
@@ -92,7 +92,7 @@ class Replanner(Reconfigurer):
             if amount > (has := capacity_of(self.demands, location, resource)) + EXACT
         }
 
-    def _alike(self, wanted: Mapping[Task, PlacedJob]) -> list[list[Task]]:
+    def _alike(self, wanted: Mapping[Task, TaskNeeds]) -> list[list[Task]]:
         """Return the tasks in groups with the same options."""
         groups: dict[tuple[object, ...], list[Task]] = {}
         for task, job in wanted.items():
@@ -101,7 +101,7 @@ class Replanner(Reconfigurer):
             groups.setdefault((self.now[task], self._planned[task], self._rates[task], *needs), []).append(task)
         return list(groups.values())
 
-    def _options(self, task: Task, job: PlacedJob) -> list[Option]:
+    def _options(self, task: Task, job: TaskNeeds) -> list[Option]:
         """Return the cheapest options at each location on each type of GPU, and last the option of no change."""
         has, rate = self.now[task], self._rates[task]
         grows = job.rate > rate + EXACT
