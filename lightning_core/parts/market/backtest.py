@@ -173,12 +173,15 @@ class Playback:
         return np.where(change.preempted, np.maximum(cost, 0.0), 0.0)
 
     def ledger(self) -> Ledger:
-        """Return the ledger of all rows, with the intervals that each job needs after its deadline."""
+        """Return the ledger of all rows, with the intervals that each job needs after it is due."""
         rows = self.rows
         kept = self.has[1] if rows.overhead == "launches" else self.has.sum(0)  # there, replacing spot nodes costs time
         wait = np.where(kept == rows.max_nodes, self.launching, rows.launch)
-        late = intervals_after(rows.work - self.done, rows.fastest, wait)
-        cost = self.paid.sum(1) + late * rows.max_nodes * rows.on_demand
-        utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
+        after = intervals_after(rows.work - self.done, rows.fastest, wait)
+        within = (self.progress >= rows.work[:, None] - EXACT).argmax(1) + 1
+        ends = np.where(after > 0, rows.deadline + after, within)
+        cost = self.paid.sum(1) + after * rows.max_nodes * rows.on_demand
+        utility = value_at(ends, rows.due, rows.value, rows.grace) - cost
+        late = np.maximum(ends - rows.due, 0)
         progress = self.progress * rows.units[:, None]
         return Ledger(self.spot, self.on_demand, self.part, progress, self.paid, late, cost, utility)

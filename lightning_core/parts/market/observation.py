@@ -81,9 +81,9 @@ class Observation:
         return np.where((self.price <= batch.on_demand) & (count >= batch.min_nodes), count, 0)
 
     def due(self, intervals: int = 0) -> FloatArray:
-        """Return the work done by an even pace this many intervals after this one (eq. 6); at most all of it."""
+        """Return the work done by an even pace until it is due (eq. 6), this many intervals after this one."""
         batch = self.batch
-        return batch.work * np.minimum((self.interval + 1 + intervals) / batch.deadline, 1.0)
+        return batch.work * np.minimum((self.interval + 1 + intervals) / batch.due, 1.0)
 
     @property
     def intervals_left(self) -> IntArray:
