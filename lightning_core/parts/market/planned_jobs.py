@@ -375,9 +375,7 @@ class PlannedJobs:
         whole = replace(market, price=np.append(prices, market.price), available=np.append(counts, market.available))
         return whole, len(prices) + span.start
 
-    def _spot_job(
-        self, terms: Job, work: float, span: JobSpan, pool: PoolView, on_demand: float
-    ) -> SpotJob | None:  # fmt: skip
+    def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView, on_demand: float) -> SpotJob | None:
         hand_over, throughputs = pool.resize_seconds(terms.name), pool.throughputs(terms.name)
         job = self._model.spot_job(terms, work, span, throughputs, self._start_up.seconds, hand_over)
         if job is None or span.soft_deadline is None or self._terms is None:

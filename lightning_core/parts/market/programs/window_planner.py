@@ -8,11 +8,11 @@ fine one.
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
 ``mu`` depends only on whether n is above m, equal or below. Where a job continues to train while more nodes are
-launched, its gain on m nodes meanwhile is added; windows bill whole intervals. A job that is not done pays in each interval after its soft deadline the value
-that it loses there. With running maxima over larger and over
-smaller n, an interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and
-windows that end in the same interval share a table. The same recursion over all intervals to the deadline, with the
-recorded prices, is the offline optimum (:mod:`.optimum`).
+launched, its gain on m nodes meanwhile is added; windows bill whole intervals. After its soft deadline a job that is
+not done is charged in each interval the value that it loses in it. With running maxima over larger and over smaller n,
+an interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and windows that
+end in the same interval share a table. The same recursion over all intervals to the deadline, with the recorded prices,
+is the offline optimum (:mod:`.optimum`).
 """
 
 from __future__ import annotations
