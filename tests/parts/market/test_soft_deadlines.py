@@ -25,6 +25,7 @@ from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies import (
     SPOT_POLICIES,
+    Ahanp,
     Ahap,
     AllOrNothing,
     Chain,
@@ -105,6 +106,17 @@ def test_an_even_pace_leads_to_the_soft_deadline(policy: SpotPolicy) -> None:
     none = Market(np.full(12, 0.4), np.zeros(12, np.int64))
     [ledger] = backtest([policy], JobBatch([replace(DEAR, work=6.0)], none, [0]), LAST)
     assert ledger.on_time.all()
+
+
+@pytest.mark.parametrize("policy", [UniformProgress(), AllOrNothing(), OnDemand(), Ahanp(), Ahanp(mode="paper")])
+def test_policies_that_see_no_value_plan_a_soft_deadline_as_any_other(policy: SpotPolicy) -> None:
+    there, hard = shipped_trace(), SpotJob(60.0, 10, value=120.0, launch_time=0.4)
+    one, other = (
+        backtest([policy], JobBatch([job] * 8, there, [*range(0, 1200, 150)]), LAST, guarded=False)[0]
+        for job in (hard, hard.softened())
+    )
+    assert one.spot.tolist() == other.spot[:, :10].tolist()
+    assert one.on_demand.tolist() == other.on_demand[:, :10].tolist()
 
 
 def test_spot_nodes_alone_may_use_the_whole_grace() -> None:
