@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.spot_paper import paper_figures, paper_percentages
+from benchmarks.market.spot_soft import soft_figures
 from benchmarks.market.spot_speed import measure_speed
 from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
 from lightning_core.core.arrays import FloatArray
@@ -61,6 +62,7 @@ RIVALS = (MSU, AHAP, "AHAP 5, 1", "AHAP 5, 1 rollout")
 ONLY = {
     "standings": "only the standings of the policies on each market",
     "percentages": "only the paper's percentages, beside those of its algorithms as printed and repaired",
+    "soft": "only what a deadline that may be passed at a price saves",
     "speed": "only time the paper's pool of policies on 1,000 jobs",
 }
 # Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
@@ -107,6 +109,8 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     if only["percentages"]:
         return paper_percentages(of_paper, size)
     starts = STARTS[size]
+    if only["soft"]:
+        return soft_figures(several, size)
     _show(found)
     figures = all_standings(several, starts)
     if only["standings"]:

@@ -199,9 +199,9 @@ def test_a_simulation_is_late_where_that_costs_less_as_its_backtest_is() -> None
         [job] = outcome.jobs
         assert job.verdict is (Verdict.MET if name == "hard" else Verdict.MISSED)
         assert (job.finished_at or 0.0) <= 3 * 4.5 * HOUR
-    job = SpotJob(2 * hours, 9, max_nodes=4, launch_time=0.03, hand_over_time=0.01, minimum_charge=0.0, grace=3.0)
-    soft = replace(job, value=0.2 * on_demand_cost(job, 1.0)).softened()
-    played = [backtest([SemiMarkov()], JobBatch([one], there, [0]), LAST)[0] for one in (job, soft)]
+    plan = SpotJob(2 * hours, 9, max_nodes=4, launch_time=0.03, hand_over_time=0.01, minimum_charge=0.0, grace=3.0)
+    soft = replace(plan, value=0.2 * on_demand_cost(plan, 1.0)).softened()
+    played = [backtest([SemiMarkov()], JobBatch([one], there, [0]), LAST)[0] for one in (plan, soft)]
     assert [ledger.on_time[0] for ledger in played] == [True, False]
     saved = played[0].cost[0] - played[1].cost[0]
     assert costs["hard"] - costs["soft"] == pytest.approx(saved, rel=0.2)
