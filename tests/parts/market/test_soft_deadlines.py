@@ -13,15 +13,18 @@ import pytest
 from lightning_core.bundle.problems import BundleError
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.core.answers import Verdict
+from lightning_core.core.events import PartEvent, Submit
 from lightning_core.core.jobs import OnMiss
 from lightning_core.parts.market.backtest import backtest
+from lightning_core.parts.market.counterfactual import CounterfactualReplay, ReplayableJob
+from lightning_core.parts.market.earlier_feedback import play
 from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Perfect
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.ledger import Ledger
 from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.observation import SpotPolicy
 from lightning_core.parts.market.programs.optimum import optimum
-from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_job import Overhead, SpotJob
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies import (
     SPOT_POLICIES,
@@ -36,7 +39,10 @@ from lightning_core.parts.market.spot_policies import (
 )
 from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost, steady_cost
 from lightning_core.parts.market.traces import shipped_trace
+from lightning_core.scheduler.scheduler import Scheduler
 from tests.parts.market.market_world import World, controller, elastic, market
+from tests.parts.market.test_market_jobs import ended, pool
+from tests.parts.market.test_market_jobs import job as job_of
 from tests.parts.market.test_simulated_market import HOUR, flat, simulated
 from tests.parts.market.test_simulated_market import elastic as hours_of
 
@@ -91,7 +97,8 @@ def test_a_job_is_late_where_that_costs_less(policy: Any, overhead: Any, forecas
 
 @pytest.mark.parametrize("name", SPOT_POLICIES)
 def test_every_policy_is_done_by_the_end_of_the_grace(name: str) -> None:
-    there, overhead = shipped_trace(), "total" if name == "chain" else "launches"
+    there = shipped_trace()
+    overhead: Overhead = "total" if name == "chain" else "launches"
     job = SpotJob(80.0, 10, value=120.0, overhead=overhead).softened()
     batch = JobBatch([job] * 8, there, [*range(0, 1200, 150)])
     [ledger] = backtest([SPOT_POLICIES.make(name)], batch, LAST)
@@ -239,3 +246,40 @@ def test_a_bundle_in_which_no_job_goes_on_is_refused(tmp_path: Path) -> None:
         bundle(tmp_path, "stop", "hold", "stop").supplied()
     terms = bundle(tmp_path, "stop", "continue").supplied().settings.controllers["market"]["terms"]
     assert terms["soft_deadlines"] is True
+
+
+# ------------------------------------------------------------------------------------------------ feedback
+
+
+@pytest.mark.parametrize(("on_miss", "due", "until"), [(OnMiss.CONTINUE, 12.0 + 3 * 50.0, 12), (OnMiss.STOP, 62.0, 4)])
+def test_feedback_awaits_the_end_of_the_grace(tmp_path: Path, on_miss: OnMiss, due: float, until: int) -> None:
+    settings = pool(tmp_path, soft_deadlines=True, grace=3.0)
+    replays, scheduler = CounterfactualReplay.of(settings), Scheduler(settings)
+    assert replays is not None
+    scheduler.handle(Submit((replace(job_of("a", 50.0, 600), on_miss=on_miss),)), 12.0)
+    ended(scheduler, "a", 20.0, batches=600)
+    assert replays.next(scheduler) == due
+    [replayable] = replays.due(scheduler, due)
+    assert replayable.job is not None
+    assert (replayable.start, replayable.job.due, replayable.job.deadline) == (2, 4, until)
+    assert all(0 < utility < 1 for utility in replays.feedback(replayable).utilities)
+    scheduler.handle(PartEvent.of(replays.feedback(replayable)), due)
+    assert replays.next(scheduler) is None
+
+
+def test_feedback_of_a_long_job_merges_intervals_up_to_the_end_of_its_grace(tmp_path: Path) -> None:
+    replays = CounterfactualReplay.of(pool(tmp_path, soft_deadlines=True, grace=3.0))
+    assert replays is not None
+    there = Market(np.full(200, 0.4), np.full(200, 2), seconds=10.0)
+    job = SpotJob(60.0, 60, max_nodes=2, growth_fraction=0.9, grace=3.0).softened()
+    utilities = replays.feedback(ReplayableJob("a", job, 5, there)).utilities
+    assert len(utilities) == 3
+    assert all(0 < utility < 1 for utility in utilities)
+
+
+def test_jobs_that_are_played_in_the_past_are_late_there_too() -> None:
+    terms = MarketTerms(policies=("max-spot", "on-demand"), grace=3.0)
+    past = Market(np.full(40, 0.4), np.full(40, 1))
+    hard, soft = play(terms, past), play(replace(terms, soft_deadlines=True), past)
+    assert len(soft) == 11  # starts from which the grace ends within the past
+    assert max(row[0] for row in soft) > max(row[0] for row in hard)
