@@ -96,7 +96,8 @@ class SpotPolicy(Protocol):
 
     A policy may have state, built from the intervals that it has seen; interval 0 resets it. Live, a policy whose
     attribute ``decides_on_events`` is true also decides within an interval, after changes of the offers or losses of
-    nodes; without it a policy decides once per interval, as published ones do.
+    nodes; without it a policy decides once per interval, as published ones do. One whose attribute ``sees_value`` is
+    true weighs what a job loses after its soft deadline; under any other the safety net keeps that one.
     """
 
     @property

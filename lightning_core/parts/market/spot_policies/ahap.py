@@ -40,6 +40,7 @@ class Ahap(Stateful):
     """
 
     STATE = ("_plans",)
+    sees_value = True
 
     def __init__(
         self,

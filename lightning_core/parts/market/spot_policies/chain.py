@@ -59,6 +59,7 @@ class Chain:
     """
 
     horizon = 0
+    sees_value = True
 
     def __init__(self, window: int = 672, stays: float = 0.9, belief: float = 4.0) -> None:
         if window < 2:

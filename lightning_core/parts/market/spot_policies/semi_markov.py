@@ -87,6 +87,7 @@ class SemiMarkov:
     """
 
     horizon = 0
+    sees_value = True
     decides_on_events = True
 
     def __init__(self, window: int = 20_000, horizon_limit: int = 600, others: Sequence[IntArray] = ()) -> None:
