@@ -678,6 +678,13 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             "{:+.1f}",
         ),
         "ours_over_ahap_se": ("... over AHAP, the best of three", "{:+.1f}"),
+        "soft_cost_saved": (
+            "Cost that a soft deadline saves where an interval late costs a twelfth of all on-demand nodes in it",
+            "{:.1f} %",
+        ),
+        "soft_intervals_late": ("... intervals late, of a deadline of 10", "{:.2f}"),
+        "soft_gained": ("... value less cost above that of the hard deadline, of its cost", "{:+.1f} %"),
+        "soft_gained_least_se": ("... the same in standard errors: least of all markets", "{:+.1f}"),
         "guarded_misses": ("Jobs late that could have been on time", "{:.0f}"),
         "selector_shortfall_ratio": (
             "Selector after 500 jobs: shortfall from the best policy, relative to the mean policy",

@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.spot_paper import paper_figures, paper_percentages
+from benchmarks.market.spot_soft import soft_figures
 from benchmarks.market.spot_speed import measure_speed
 from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
 from lightning_core.core.arrays import FloatArray
@@ -62,6 +63,7 @@ ONLY = {
     "standings": "only the standings of the policies on each market",
     "percentages": "only the paper's percentages, beside those of its algorithms as printed and repaired",
     "figures": "only the paper's figures 4 to 10, as printed and repaired",
+    "soft": "only what a deadline that may be passed at a price saves",
     "speed": "only time the paper's pool of policies on 1,000 jobs",
 }
 # Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
@@ -110,6 +112,8 @@ def measure(size: Size, traces: Path, plots: Path | None, **only: bool) -> Figur
     if only["figures"]:
         return paper_figures(of_paper, size, plots, whole=True)
     starts = STARTS[size]
+    if only["soft"]:
+        return soft_figures(several, size)
     _show(found)
     figures = all_standings(several, starts)
     if only["standings"]:

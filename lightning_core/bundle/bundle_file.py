@@ -268,7 +268,10 @@ class BundleSpec:
         if problems:
             raise BundleError(problems)
         pool = replace(self.settings, devices=2 * devices, resident=None, locations=())
-        settings = supply.settings(pool, len(self.jobs))
+        try:
+            settings = supply.settings(pool, [spec.job for spec in self.jobs])
+        except ValueError as error:
+            raise BundleError([str(error)]) from None
         return replace(self, settings=settings).saved_every(supply.save_every)
 
     def saved_every(self, seconds: float | None) -> Self:

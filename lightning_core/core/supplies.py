@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
+
+from lightning_core.core.jobs import Job
 
 
 class NodeSource(Protocol):
@@ -96,15 +98,15 @@ class Supply(Protocol):
             local: Whether the nodes are processes of this machine.
         """
 
-    def settings(self, settings: Any, jobs: int | None = None) -> Any:
+    def settings(self, settings: Any, jobs: Sequence[Job] | None = None) -> Any:
         """Return settings with the controller.
 
         Args:
             settings: Settings of a pool whose devices are set already.
-            jobs: Number of jobs of its run; None if the pool does not know how many will come.
+            jobs: Jobs of its run; None if the pool does not know which will come.
 
         Raises:
-            ValueError: If the section needs to know, and does not say.
+            ValueError: If the section needs to know, and does not say; or does not go with the jobs.
         """
 
     def announce(self) -> str:

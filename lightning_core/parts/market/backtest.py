@@ -16,7 +16,7 @@ from lightning_core.parts.market.changeover import Changeover, throughput_of
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.ledger import Ledger
 from lightning_core.parts.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
-from lightning_core.parts.market.safety_net import SafetyNet
+from lightning_core.parts.market.safety_net import SafetyNet, kept_deadline
 from lightning_core.parts.market.spot_job import EXACT, intervals_after, value_at
 
 
@@ -64,6 +64,7 @@ def play_all(playback: Playback, policies: Sequence[SpotPolicy], forecasts: Fore
     """Play policies to the last deadline, and return a ledger for each."""
     batch = playback.batch
     horizon = max(policy.horizon for policy in policies)
+    playback.kept = np.concatenate([kept_deadline(batch, policy) for policy in policies])
     for interval in range(batch.intervals):
         forecast = forecasts.look(batch, interval, horizon)
         playback.lose(interval)
@@ -107,6 +108,7 @@ class Playback:
         self.guarded, self.preemption_cost = guarded, preemption_cost
         self.rows = batch.only(list(range(self.jobs)) * policy_count)
         self.planned = batch.with_reserve()
+        self.kept = self.rows.deadline
         count = policy_count * self.jobs
         shape = count, batch.intervals
         self.spot, self.on_demand = np.zeros((2, *shape), np.int64)
@@ -142,7 +144,7 @@ class Playback:
         rows, done, several = self.rows, self.done, (self.policy_count, 1)
         now = SpotForecast(np.tile(forecast.prices[:, :1], several), np.tile(forecast.counts[:, :1], several))
         spot, on_demand = self.has
-        net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching))
+        net = SafetyNet(Observation(rows, interval, done, spot, on_demand, now, done, done, self.launching), self.kept)
         open_ = (done < rows.work - EXACT) & (interval < rows.deadline)
         chosen = np.where(open_, net.constrain(wanted[0], wanted[1], guarded=self.guarded), 0)
         wait, throughput, done_before, paid = self.settle(interval, chosen, net)
@@ -173,12 +175,15 @@ class Playback:
         return np.where(change.preempted, np.maximum(cost, 0.0), 0.0)
 
     def ledger(self) -> Ledger:
-        """Return the ledger of all rows, with the intervals that each job needs after its deadline."""
+        """Return the ledger of all rows, with the intervals that each job needs after it is due."""
         rows = self.rows
         kept = self.has[1] if rows.overhead == "launches" else self.has.sum(0)  # there, replacing spot nodes costs time
         wait = np.where(kept == rows.max_nodes, self.launching, rows.launch)
-        late = intervals_after(rows.work - self.done, rows.fastest, wait)
-        cost = self.paid.sum(1) + late * rows.max_nodes * rows.on_demand
-        utility = value_at(rows.deadline + late, rows.deadline, rows.value, rows.grace) - cost
+        after = intervals_after(rows.work - self.done, rows.fastest, wait)
+        within = (self.progress >= rows.work[:, None] - EXACT).argmax(1) + 1
+        ends = np.where(after > 0, rows.deadline + after, within)
+        cost = self.paid.sum(1) + after * rows.max_nodes * rows.on_demand
+        utility = value_at(ends, rows.due, rows.value, rows.grace) - cost
+        late = np.maximum(ends - rows.due, 0)
         progress = self.progress * rows.units[:, None]
         return Ledger(self.spot, self.on_demand, self.part, progress, self.paid, late, cost, utility)

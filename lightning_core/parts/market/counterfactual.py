@@ -111,7 +111,10 @@ class CounterfactualReplay:
             market = coarsen(market, start, times)
             scaled = tuple(times * one for one in job.throughput)
             charge = None if job.minimum_charge is None else job.minimum_charge / times
-            job = replace(job, deadline=job.deadline // times, throughput=scaled, minimum_charge=charge)
+            soft = None if job.soft_deadline is None else max(job.soft_deadline // times, 1)
+            job = replace(
+                job, deadline=job.deadline // times, throughput=scaled, minimum_charge=charge, soft_deadline=soft
+            )
             start = 0
         policies = list(self.terms.make().values())
         forecasts = MarketForecaster(make_forecaster(self.terms.forecaster, market.seconds))
@@ -133,6 +136,9 @@ class CounterfactualReplay:
         kept, grace, charge = self.terms.kept_fraction, self.terms.grace, min(self.terms.minimum_charge / interval, 1.0)
         job = SpotJob(float(work), deadline, min_nodes, len(table) - 1, table, kept, kept, grace=grace,
                       minimum_charge=charge)  # fmt: skip
+        if self.terms.is_soft(given):  # as far as it is recorded
+            soft = job.softened()
+            job = replace(soft, deadline=min(soft.deadline, len(market) - start))
         return job, start
 
 
@@ -141,8 +147,9 @@ def awaiting_feedback(scheduler: Scheduler) -> dict[str, float]:
     market = scheduler.controllers.get(MARKET)
     if not isinstance(market, MarketController) or (choice := market.choice) is None:
         return {}
-    known = ((name, scheduler.last(name)) for name in choice.without_feedback if scheduler.directive(name) is not None)
-    return {name: due for name, status in known if (due := choice.due_at(name, status)) is not None}
+    known = [name for name in choice.without_feedback if scheduler.directive(name) is not None]
+    over = {name: choice.due_at(scheduler.job(name), scheduler.last(name)) for name in known}
+    return {name: due for name, due in over.items() if due is not None}
 
 
 def _quoted(scheduler: Scheduler, now: float) -> Market | None:

@@ -20,7 +20,7 @@ from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.market_controller import MARKET, MarketController
 from lightning_core.parts.market.market_terms import MarketTerms, terms_of
 from lightning_core.parts.market.selector import normalised
-from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_job import SpotJob, end_of_grace
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.parts.market.traces import INTERVAL
@@ -70,7 +70,7 @@ def earlier_feedback(terms: MarketTerms) -> EarlierFeedback | None:
 def play(terms: MarketTerms, past: Market) -> Rows:
     """Return the utility of each policy for each job that is played in the past; none if it is too short."""
     most = min(int(past.available.max()), MAX_NODES)
-    last = len(past) - DEADLINE
+    last = len(past) - (end_of_grace(DEADLINE, terms.grace) if terms.soft_deadlines else DEADLINE)
     if most < 1 or last < 0:
         return ()
     starts = np.unique(np.linspace(0, last, PLAYED).astype(np.int64)).tolist()
@@ -80,7 +80,8 @@ def play(terms: MarketTerms, past: Market) -> Rows:
     jobs = []
     for part in parts.tolist():
         job = SpotJob(part * DEADLINE * most, DEADLINE, 1, most, (), kept, kept, grace=grace)
-        jobs.append(replace(job, value=terms.value * on_demand_cost(job, past.on_demand)))
+        job = replace(job, value=terms.value * on_demand_cost(job, past.on_demand))
+        jobs.append(job.softened() if terms.soft_deadlines else job)
     policies = list(terms.make().values())
     forecasts = MarketForecaster(make_forecaster(terms.forecaster, past.seconds))
     ledgers = backtest(policies, JobBatch(jobs, past, starts), forecasts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.core.arrays import BoolArray, FloatArray
-from lightning_core.parts.market.spot_job import EXACT, Overhead, SpotJob
+from lightning_core.parts.market.spot_job import EXACT, Overhead, SpotJob, value_at
 from lightning_core.parts.market.spot_market import Market
 
 
@@ -32,7 +32,7 @@ class JobBatch:
         by_second: Whether nodes are billed by the second, shape ``(B,)``; else by the interval.
         minimum_charge: Intervals for which a node is billed at least, shape ``(B,)``; 0 where not by the second.
         reserve: Work that is only planned for (:meth:`with_reserve`), shape ``(B,)``.
-        deadline, min_nodes, max_nodes: Shape ``(B,)``, whole.
+        deadline, due, min_nodes, max_nodes: Shape ``(B,)``, whole.
         throughput: Shape ``(B, N + 1)``, with N the largest ``max_nodes``; constant beyond a job's own.
         price: Shape ``(B, D)``, with D the latest deadline; constant after a job's own.
         available: Shape ``(B, D)``, whole.
@@ -60,8 +60,9 @@ class JobBatch:
         )
         self.by_second = np.array([job.minimum_charge is not None for job in jobs])
         self.minimum_charge = np.array([job.minimum_charge or 0.0 for job in jobs])
-        self.deadline, self.min_nodes, self.max_nodes = (
-            np.array([getattr(job, name) for job in jobs], np.int64) for name in ("deadline", "min_nodes", "max_nodes")
+        self.deadline, self.due, self.min_nodes, self.max_nodes = (
+            np.array([getattr(job, name) for job in jobs], np.int64)
+            for name in ("deadline", "due", "min_nodes", "max_nodes")
         )
         self.reserve = np.zeros(len(jobs))
         self.on_demand = np.array([market.on_demand for market in several])
@@ -93,6 +94,11 @@ class JobBatch:
         other.work = self.work + other.reserve
         other.jobs = tuple(replace(job, work=work) for job, work in zip(self.jobs, other.work.tolist(), strict=True))
         return other
+
+    def charge(self, interval: int) -> FloatArray:
+        """Return the value that each job loses in an interval at whose beginning it is not done, shape ``(B,)``."""
+        terms = self.due, self.value, self.grace
+        return value_at(interval, *terms) - value_at(interval + 1, *terms)
 
     @property
     def intervals(self) -> int:

@@ -30,9 +30,11 @@ class JobSpan(NamedTuple):
     start: int
     """Interval in which it began."""
     deadline: int
-    """Intervals from there to its deadline."""
+    """Intervals from there to its deadline, or to the end of its grace if that is soft."""
     batches: int = 0
     """Batches that the ledger has counted."""
+    soft_deadline: int | None = None
+    """Intervals from there to its deadline if that is soft; None if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class JobModel:
             work, span.deadline, min_nodes, len(table) - 1, table, value=0.0,
             preemption_cost=(start_up + save_every) / self.seconds, launch_time=launch,
             hand_over_time=min(change, 1.0), minimum_charge=min(self.minimum_charge / self.seconds, 1.0),
+            soft_deadline=span.soft_deadline,
         )  # fmt: skip
 
 

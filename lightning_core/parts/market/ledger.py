@@ -17,7 +17,7 @@ class Ledger:
         part: Fraction of each interval left for training, shape ``(B, D)``.
         progress: Work done by the end of each interval, shape ``(B, D)``, at most all of it.
         paid: Cost of each interval up to the deadline, shape ``(B, D)``.
-        late: Intervals after the deadline until the work was done, shape ``(B,)``.
+        late: Intervals from when it was due, by its soft deadline, until the work was done, shape ``(B,)``.
         cost: Total cost, also after the deadline, shape ``(B,)``.
         utility: Value of completion less the cost, shape ``(B,)`` (eq. 9).
     """
@@ -37,6 +37,6 @@ class Ledger:
 
     @property
     def on_time(self) -> BoolArray:
-        """Return whether each job completed by its deadline, shape ``(B,)``."""
+        """Return whether each job completed when it was due, shape ``(B,)``."""
         on_time: BoolArray = self.late == 0
         return on_time

@@ -168,7 +168,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
     named = make_pool(pool_of(study.policies or compared))
     zones, market, job = _read(study)
     if job.deadline > len(market):
-        raise ValueError(f"deadline must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
+        until = "the end of its grace" if job.due < job.deadline else "deadline"
+        raise ValueError(f"{until} must be at most the {len(market)} intervals of {market.name}, got {job.deadline}")
     draw = np.random.default_rng(study.seed)
     starts = np.sort(draw.integers(0, len(market) - job.deadline + 1, study.starts)).tolist()
     fits, lost = print_job(job, market), job.preemption_cost
@@ -204,7 +205,8 @@ def _backtest(arguments: argparse.Namespace) -> int:
             "-" if math.isnan(closed) else f"{closed:.1f} %", f"{of['bare_cost']:.4g}", f"{of['bare_on_time']:.0%}",
         ])  # fmt: skip
     cost = float(job.value - best.mean())
-    rows.append(["offline optimum", f"{cost:.4g}", "", f"{best.mean():.4g}", "100.0 %", "", ""])
+    name = "offline optimum" if job.due == job.deadline else "offline optimum, with the value lost"
+    rows.append([name, f"{cost:.4g}", "", f"{best.mean():.4g}", "100.0 %", "", ""])
     print_table(
         ["policy", "cost", "on time", "utility", "gap closed", "bare: cost", "on time"], rows,
         f"{len(starts)} starts, forecast: {study.forecaster}; gap closed: from on-demand only to the optimum",
@@ -252,8 +254,8 @@ def _forecast(arguments: argparse.Namespace) -> int:
 
 def print_job(job: SpotJob, market: Market) -> bool:
     """Print the job and return whether it can complete in time at all."""
-    length = format_duration(job.deadline * market.seconds)
-    print(f"job: {job.work:g} of work in {job.deadline} intervals ({length}) on {job.min_nodes} to {job.max_nodes} "
+    length = format_duration(job.due * market.seconds)
+    print(f"job: {job.work:g} of work in {job.due} intervals ({length}) on {job.min_nodes} to {job.max_nodes} "
           f"nodes; worth {job.value:.4g}, nothing after {job.grace:g} times its deadline")  # fmt: skip
     if not job.feasible:
         can = (job.deadline - job.launch) * job.throughput[-1]

@@ -147,6 +147,7 @@ class MarketController:
             initial_throughput,
             minimum_charge,
             {} if self.choice is None else self.choice.drawn,
+            self.terms,
         )
         self._quotes = QuoteHistory(interval, AHEAD)
         self._places = NodePlaces()

@@ -120,7 +120,7 @@ def _of(batch: JobBatch, ledger: Ledger, row: int) -> IntervalSeries:
     progress = ledger.progress[row, at] / (job.work * batch.units[row])
     return IntervalSeries(batch.available[row, at], ledger.spot[row, at], ledger.on_demand[row, at], progress,
     job.max_nodes,
-                 job.deadline)  # fmt: skip
+                 job.due)  # fmt: skip
 
 
 def _draw_series(axes: Axes, series: IntervalSeries, title: str, now: bool = False) -> None:

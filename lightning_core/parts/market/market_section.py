@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning_core.bundle.values import exact_duration, read_spec
 from lightning_core.core.durations import parse_duration
+from lightning_core.core.jobs import Job
 from lightning_core.core.names import did_you_mean
 from lightning_core.parts.market.market_controller import check_budget
 from lightning_core.parts.market.market_terms import NEEDS_JOBS, MarketTerms
@@ -103,23 +104,26 @@ def market_to_dict(section: MarketSection) -> dict[str, Any]:
     return body
 
 
-def rented(settings: Settings, section: MarketSection, jobs: int | None = None) -> Settings:
+def rented(settings: Settings, section: MarketSection, jobs: Sequence[Job] | None = None) -> Settings:
     """Return settings under which the pool itself decides how many nodes it holds.
 
     Args:
         settings: Settings with the devices of such a pool.
         section: Its market.
-        jobs: Number of jobs of its run, for the printed step of the selector; None if it is unknown.
+        jobs: Jobs of its run; None if they are unknown.
 
     Raises:
-        ValueError: If the step needs the number of jobs, and neither says it.
+        ValueError: If the step needs the number of jobs, and neither says it; or no job's deadline can be soft.
     """
     terms = MarketTerms(**section.terms)
     given = section.terms
     if terms.step == "paper" and terms.jobs is None:
         if jobs is None:
             raise ValueError(f"market step 'paper' {NEEDS_JOBS}")
-        given = {**given, "jobs": jobs}
+        given = {**given, "jobs": len(jobs)}
+    if terms.soft_deadlines and jobs is not None and not any(map(terms.is_soft, jobs)):
+        got = ", ".join(sorted({str(job.on_miss) for job in jobs}))
+        raise ValueError(f"market soft_deadlines needs a job with on_miss: continue, got {got}")
     arguments: dict[str, Any] = {
         "interval": terms.seconds, "policy": "", "kept_fraction": terms.kept_fraction, "save_every": save_every(terms),
         "forecaster": terms.forecaster, "minimum_charge": terms.minimum_charge, "terms": given,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.limits import (
     MAX_FACTOR,
     MAX_SEED,
@@ -59,6 +60,9 @@ class MarketTerms:
             as published: each is as likely.
         value: Value of a job that completes in time, relative to its cost on on-demand nodes alone.
         grace: Multiple of a job's deadline after which completion is worth nothing.
+        soft_deadlines: Whether plans may complete a job with ``on_miss: continue`` after its deadline, at the price of
+            the value that it loses by then; it is completed by the end of its grace whatever happens. Else the grace
+            counts in the selector's feedback alone.
         kept_fraction: Fraction of an interval left for training when nodes change in it, until that is measured.
         forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
         start: Seconds of the recording that lie before the pool's first interval: its past, in which the selector plays
@@ -85,6 +89,7 @@ class MarketTerms:
     first_job: FirstJob = "listed"
     value: float = 1.5
     grace: float = 1.5
+    soft_deadlines: bool = False
     kept_fraction: float = 0.9
     forecaster: str = "last"
     start: float = 0.0
@@ -122,6 +127,9 @@ class MarketTerms:
         for rule in ("price", "on_demand", "interval", "value", "grace", "kept_fraction", "start", "minimum_charge"):
             if isinstance(number := getattr(self, rule), bool | str):
                 raise ValueError(f"market {rule} must be a number, got {number!r}")
+
+        if not isinstance(self.soft_deadlines, bool):
+            raise ValueError(f"market soft_deadlines must be true or false, got {self.soft_deadlines!r}")
 
     def _check_ranges(self) -> None:
         if self.price is not None and not 0 <= self.price < math.inf:
@@ -229,6 +237,10 @@ class MarketTerms:
     def _begins(self, whole: Market) -> int:
         """Return the first interval of the pool in a recording."""
         return round(self.start / whole.seconds)
+
+    def is_soft(self, job: Job) -> bool:
+        """Return whether plans may complete a job after its deadline."""
+        return self.soft_deadlines and job.on_miss is OnMiss.CONTINUE
 
     def make(self) -> dict[str, SpotPolicy]:
         """Return new policies, by their specs."""

@@ -81,9 +81,9 @@ class Observation:
         return np.where((self.price <= batch.on_demand) & (count >= batch.min_nodes), count, 0)
 
     def due(self, intervals: int = 0) -> FloatArray:
-        """Return the work done by an even pace this many intervals after this one (eq. 6); at most all of it."""
+        """Return the work done by an even pace until it is due (eq. 6), this many intervals after this one."""
         batch = self.batch
-        return batch.work * np.minimum((self.interval + 1 + intervals) / batch.deadline, 1.0)
+        return batch.work * np.minimum((self.interval + 1 + intervals) / batch.due, 1.0)
 
     @property
     def intervals_left(self) -> IntArray:
@@ -96,7 +96,8 @@ class SpotPolicy(Protocol):
 
     A policy may have state, built from the intervals that it has seen; interval 0 resets it. Live, a policy whose
     attribute ``decides_on_events`` is true also decides within an interval, after changes of the offers or losses of
-    nodes; without it a policy decides once per interval, as published ones do.
+    nodes; without it a policy decides once per interval, as published ones do. One whose attribute ``sees_value`` is
+    true weighs what a job loses after its soft deadline; under any other the safety net keeps that one.
     """
 
     @property

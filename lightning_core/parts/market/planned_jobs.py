@@ -19,13 +19,14 @@ from lightning_core.parts.market.forecasters import make_live_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.job_model import JobModel, JobSpan, min_size, sure_work, with_margin
 from lightning_core.parts.market.market_job import MarketJob
+from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.online.current_interval import Rest
 from lightning_core.parts.market.online.start_up_times import StartUpTimes
 from lightning_core.parts.market.programs.optimum import optimum
-from lightning_core.parts.market.spot_job import SpotJob
+from lightning_core.parts.market.spot_job import SpotJob, end_of_grace
 from lightning_core.parts.market.spot_market import Market
-from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost
+from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost, steady_cost
 from lightning_core.parts.market.zones.node_places import Leeway
 
 # Intervals after the present one that plans consider, assumed to be like it. A later deadline is moved there.
@@ -69,16 +70,18 @@ class PlannedJobs:
             few on-demand nodes as it can train on.
         minimum_charge: Seconds for which a node is billed at least.
         drawn: Policy that was drawn for each job.
+        terms: Terms of the market, by which a deadline may be soft; None: none is.
     """
 
     def __init__(
         self, seconds: float, policy: str, forecaster: str, kept_fraction: float, save_every: float,
         initial_throughput: float | None, minimum_charge: float, drawn: Mapping[str, str] = MappingProxyType({}),
+        terms: MarketTerms | None = None,
     ) -> None:  # fmt: skip
         self._seconds, self._policy = seconds, policy
         self._forecasts = make_live_forecaster(forecaster, seconds)
         self._model = JobModel(seconds, kept_fraction, save_every, initial_throughput, minimum_charge)
-        self._start_up, self._drawn = StartUpTimes(), drawn
+        self._start_up, self._drawn, self._terms = StartUpTimes(), drawn, terms
         self._jobs: dict[str, MarketJob] = {}
         self._before: QuotedBefore | None = None
 
@@ -115,7 +118,7 @@ class PlannedJobs:
         return [planned.job for planned in self._jobs.values() if planned.job is not None]
 
     def reference_costs(self, market: Market) -> tuple[float, float] | None:
-        """Return the cost of the jobs on on-demand nodes alone, and at the offline optimum.
+        """Return the cost of the jobs on on-demand nodes alone, and at the offline optimum, with the value lost there.
 
         Both follow from the measured throughput; None while that of a job is unknown.
         """
@@ -124,7 +127,7 @@ class PlannedJobs:
             return None
         on_demand = sum(on_demand_cost(job, market.on_demand) for _, job in jobs)
         batch = JobBatch([job for _, job in jobs], market, [start for start, _ in jobs])
-        return on_demand, -float(optimum(batch).sum())
+        return on_demand, float((batch.value - optimum(batch)).sum())
 
     # ------------------------------------------------------------------------------------------------ what happens
 
@@ -293,7 +296,7 @@ class PlannedJobs:
         self, status: JobStatus, terms: Job, work: float | None, planned: MarketJob, market: Market, rest: Rest,
         had: NodeCounts, pool: PoolView, *, is_new: bool,
     ) -> NodeCounts:  # fmt: skip
-        job = None if work is None else self._spot_job(terms, work, planned.span, pool)
+        job = None if work is None else self._spot_job(terms, work, planned.span, pool, market.on_demand)
         if job is None:  # its throughput or its work is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms)) if is_new else planned.held
         interval, done = rest.number - planned.span.start, float(_batches_done(status))
@@ -333,7 +336,11 @@ class PlannedJobs:
         # The deadline may have been changed since.
         is_best_effort = status.deadline == math.inf
         last = number + AHEAD if is_best_effort else min(int(status.deadline // self._seconds), number + AHEAD)
-        span = span._replace(deadline=max(last - span.start, 1))
+        due = max(last - span.start, 1)
+        span = span._replace(deadline=due, soft_deadline=None)
+        if self._terms is not None and self._terms.is_soft(terms) and not is_best_effort:
+            end = min(end_of_grace(due, self._terms.grace), number + AHEAD - span.start)
+            span = span._replace(deadline=end, soft_deadline=due)
         drawn = self._policy or self._drawn.get(status.name, "")
         policy = BEST_EFFORT_POLICY if is_best_effort else drawn
         if known is None:
@@ -351,7 +358,7 @@ class PlannedJobs:
     ) -> NodeCounts:  # fmt: skip
         status, terms, planned, _ = job
         span = planned.span
-        planned.job = spot_job = None if work is None else self._spot_job(terms, work, span, pool)
+        planned.job = spot_job = None if work is None else self._spot_job(terms, work, span, pool, market.on_demand)
         if spot_job is None:  # one is unknown: it must train somewhere for that to be measured
             return NodeCounts(0, min_size(terms))
         interval, done = number - span.start, float(_batches_done(status))
@@ -368,9 +375,12 @@ class PlannedJobs:
         whole = replace(market, price=np.append(prices, market.price), available=np.append(counts, market.available))
         return whole, len(prices) + span.start
 
-    def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView) -> SpotJob | None:
-        hand_over = pool.resize_seconds(terms.name)
-        return self._model.spot_job(terms, work, span, pool.throughputs(terms.name), self._start_up.seconds, hand_over)
+    def _spot_job(self, terms: Job, work: float, span: JobSpan, pool: PoolView, on_demand: float) -> SpotJob | None:
+        hand_over, throughputs = pool.resize_seconds(terms.name), pool.throughputs(terms.name)
+        job = self._model.spot_job(terms, work, span, throughputs, self._start_up.seconds, hand_over)
+        if job is None or span.soft_deadline is None or self._terms is None:
+            return job
+        return replace(job, value=self._terms.value * steady_cost(job, on_demand), grace=self._terms.grace)
 
 
 def _work(status: JobStatus, terms: Job, pool: PoolView) -> float | None:

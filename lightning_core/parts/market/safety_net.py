@@ -29,10 +29,16 @@ from lightning_core.parts.market.changeover import Changeover, throughput_of
 from lightning_core.parts.market.spot_job import EXACT
 
 if TYPE_CHECKING:
-    from lightning_core.parts.market.observation import Observation
+    from lightning_core.parts.market.job_batch import JobBatch
+    from lightning_core.parts.market.observation import Observation, SpotPolicy
 
 Pair = tuple[IntArray, IntArray]
 """Spot and on-demand nodes, each of shape ``(B,)``."""
+
+
+def kept_deadline(batch: JobBatch, policy: SpotPolicy) -> IntArray:
+    """Return the deadline that is kept under a policy, shape ``(B,)``: the soft one unless it sees what that costs."""
+    return batch.deadline if getattr(policy, "sees_value", False) else batch.due
 
 
 class SafetyNet:
@@ -40,10 +46,13 @@ class SafetyNet:
 
     Args:
         observation: The interval.
+        deadline: Interval by which each job is completed, shape ``(B,)`` (:func:`kept_deadline`); None for its
+            deadline.
     """
 
-    def __init__(self, observation: Observation) -> None:
+    def __init__(self, observation: Observation, deadline: IntArray | None = None) -> None:
         self.observation, self.batch = observation, observation.batch
+        self._left = (self.batch.deadline if deadline is None else deadline) - observation.interval
         self.change = Changeover(observation)
         self.by_launches = self.batch.overhead == "launches"
         self.cheap = observation.price <= self.batch.on_demand
@@ -110,7 +119,7 @@ class SafetyNet:
 
     def slack(self, spot: IntArray, on_demand: IntArray) -> FloatArray:
         """Return the work that on-demand nodes can do by the deadline, from the next interval on, beyond that left."""
-        batch, later = self.batch, np.maximum(self.observation.intervals_left - 1, 0)
+        batch, later = self.batch, np.maximum(self._left - 1, 0)
         # Where launches cost time, replacing preempted spot nodes does as well.
         kept = on_demand if self.by_launches else spot + on_demand
         had = throughput_of(batch, kept)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.events import Submit
+from lightning_core.core.jobs import Job
 from lightning_core.core.pool_view import PoolView
 from lightning_core.core.reasons import Reason
 from lightning_core.parts.market.cloud_events import EarlierFeedback, SelectorFeedback
@@ -37,7 +38,7 @@ class SpotChoice:
         self.selector = Selector(terms.policies, terms.jobs, seed=terms.seed, draws_first=terms.first_job == "drawn")
         self.drawn: dict[str, str] = {}
         self._submitted: dict[str, float] = {}  # scheduler time of the submission of each
-        self._jobs = 0
+        self._jobs, self._terms = 0, terms
 
     @property
     def without_feedback(self) -> list[str]:
@@ -95,18 +96,22 @@ class SpotChoice:
     def is_news(self, feedback: SelectorFeedback | EarlierFeedback, pool: PoolView) -> bool:
         """Return whether feedback changes anything: a job waits for it, or the selector has not begun."""
         if isinstance(feedback, SelectorFeedback):
-            return self.due_at(feedback.job, pool.status(feedback.job)) is not None
+            status = pool.status(feedback.job)
+            return status is not None and self.due_at(pool.job(feedback.job), status) is not None
         selector = self.selector
         return not selector.feedback_count and any(map(selector.fits, feedback.played + feedback.jobs))
 
-    def due_at(self, name: str, status: JobStatus | None) -> float | None:
+    def due_at(self, job: Job, status: JobStatus) -> float | None:
         """Return when a job can give feedback, scheduler time; None if it gives none, or not yet.
 
-        The market must be known up to its deadline.
+        The market must be known up to its deadline, or to the end of its grace if that is soft.
         """
-        if status is None or status.submitted_at != self._submitted.get(name) or status.finished_at is None:
+        if status.submitted_at != self._submitted.get(job.name) or status.finished_at is None:
             return None
-        return max(status.deadline, status.finished_at) if status.deadline < math.inf else None
+        last, begins = status.deadline, status.submitted_at + job.begin
+        if self._terms.is_soft(job):
+            last = max(begins + self._terms.grace * (last - begins), last)
+        return max(last, status.finished_at) if last < math.inf else None
 
     def _counts(self, name: str, status: JobStatus | None) -> bool:
         """Return whether a job trains, or can still give feedback."""

@@ -5,6 +5,9 @@ fraction of the interval that a change of ``n`` leaves. Work left at the deadlin
 nodes as the job can use, and the job's value falls with each such interval (Kong et al., "Deadline-Aware Online
 Scheduling for LLM Fine-Tuning with Spot Market Predictions").
 
+That is eq. 9. With a soft deadline before its deadline a job is as in the paper's eq. 5: its value falls from the soft
+one on, and between the two it may still hold any nodes. So it is late where that costs less than on-demand nodes.
+
 In the paper only the total number of nodes matters to that fraction, so that spot nodes replace on-demand ones for
 nothing. A cloud launches each of them: by default every launch of a node, of either kind, costs the job its start-up,
 which may last longer than an interval. Two more terms describe the bill of a cloud and the loss of an elastic job: with
@@ -15,7 +18,7 @@ nodes are billed by the second instead of by the interval.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -38,7 +41,7 @@ class SpotJob:
 
     Args:
         work: Work to do, in any unit, positive.
-        deadline: Intervals from its start, at least 1.
+        deadline: Intervals from its start, at least 1. The safety net keeps it.
         min_nodes: Fewest nodes on which it can train.
         max_nodes: Most nodes that it can use.
         throughput: Work done in an interval on 0, 1, .. ``max_nodes`` nodes; empty: as much as there are nodes.
@@ -47,8 +50,8 @@ class SpotJob:
         launch_time: Intervals from a launch until the node trains, at least 0, however long; None for
             ``1 - growth_fraction``.
         overhead: Whether each launch of a node costs that, or only a larger total (the paper's).
-        value: Value of completion by the deadline, in the unit of the prices.
-        grace: Multiple of the deadline, above 1, after which completion is worth nothing.
+        value: Value of completion by the soft deadline, in the unit of the prices.
+        grace: Multiple of the soft deadline, above 1, after which completion is worth nothing.
         preemption_cost: Cost of a preemption without notice, in intervals at full throughput: starting again, and
             the work to be done again. Policies plan for one preemption, and the safety net lets the job hold spot nodes
             only where there is time for one, or where the job is late by more than one anyway.
@@ -58,6 +61,7 @@ class SpotJob:
             from nothing and a preemption cost the whole launch. None: the job stands still for the whole launch.
         minimum_charge: Intervals for which a node is billed at least, from its launch on, 0 to 1: nodes are billed by
             the second, and those of a job that is done are returned. None: each interval is billed whole.
+        soft_deadline: Intervals from its start after which its value falls, 1 to the deadline; None for the deadline.
 
     Raises:
         ValueError: If one is out of its range.
@@ -83,12 +87,15 @@ class SpotJob:
     overhead: Overhead = "launches"
     hand_over_time: float | None = None
     minimum_charge: float | None = None
+    soft_deadline: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.work < math.inf:
             raise ValueError(f"work must be positive and finite, got {self.work}")
         if self.deadline < 1:
             raise ValueError(f"deadline must be at least 1 interval, got {self.deadline}")
+        if not 1 <= self.due <= self.deadline:
+            raise ValueError(f"soft_deadline must be 1 to the deadline {self.deadline}, got {self.soft_deadline}")
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ValueError(
                 f"min_nodes must be at least 1 and at most max_nodes {self.max_nodes}, got {self.min_nodes}"
@@ -135,6 +142,11 @@ class SpotJob:
             raise ValueError(f"throughput must be positive on min_nodes {self.min_nodes}, got {self.throughput}")
 
     @property
+    def due(self) -> int:
+        """Intervals from its start after which its value falls."""
+        return self.deadline if self.soft_deadline is None else self.soft_deadline
+
+    @property
     def launch(self) -> float:
         """Intervals without training from a launch on."""
         return 1.0 - self.growth_fraction if self.launch_time is None else self.launch_time
@@ -168,7 +180,20 @@ class SpotJob:
 
     def value_at(self, interval: int) -> float:
         """Return the value of completion in an interval (eq. 4)."""
-        return float(value_at(interval, self.deadline, self.value, self.grace))
+        return float(value_at(interval, self.due, self.value, self.grace))
+
+    def charge(self, interval: int) -> float:
+        """Return the value that it loses in an interval at whose beginning it is not done: 0 before it is due."""
+        return self.value_at(interval) - self.value_at(interval + 1)
+
+    def softened(self) -> SpotJob:
+        """Return the job with its deadline as the soft one, and the end of its grace as the deadline."""
+        return replace(self, deadline=end_of_grace(self.due, self.grace), soft_deadline=self.due)
+
+
+def end_of_grace(due: int, grace: float) -> int:
+    """Return the intervals from the start of a job to the end of its grace, by when it is due after so many."""
+    return max(math.floor(grace * due + EXACT), due)
 
 
 def intervals_after(left: Numbers, fastest: Numbers, wait: Numbers) -> IntArray:
@@ -183,8 +208,8 @@ def intervals_after(left: Numbers, fastest: Numbers, wait: Numbers) -> IntArray:
     return np.where(left <= EXACT, 0, np.maximum(intervals, 1)).astype(np.int64)
 
 
-def value_at(interval: Numbers, deadline: Numbers, value: Numbers, grace: Numbers) -> FloatArray:
-    """Return the value of completion in an interval (eq. 4): all of it by the deadline, then falling linearly to 0."""
-    part = 1.0 - (interval - deadline) / ((grace - 1.0) * deadline)
+def value_at(interval: Numbers, due: Numbers, value: Numbers, grace: Numbers) -> FloatArray:
+    """Return the value of completion in an interval (eq. 4): all of it until it is due, then falling linearly to 0."""
+    part = 1.0 - (interval - due) / ((grace - 1.0) * due)
     worth: FloatArray = value * np.clip(part, 0.0, 1.0)
     return worth

@@ -142,7 +142,8 @@ class Study:
             hand_over = given.get("hand_over_time", HAND_OVER * min(job.launch, 1.0))
             charge = min(self.terms.minimum_charge / market.seconds, 1.0)
             job = replace(job, hand_over_time=hand_over, minimum_charge=charge)
-        return replace(job, value=self.terms.value * on_demand_cost(job, market.on_demand))
+        job = replace(job, value=self.terms.value * on_demand_cost(job, market.on_demand))
+        return job.softened() if self.terms.soft_deadlines else job
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:

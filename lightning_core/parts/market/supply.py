@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from lightning_core.core.jobs import Job
 from lightning_core.parts.market.ledger_table import ledger_to_dict, print_ledger, write_ledger
 from lightning_core.parts.market.market_ledger import MarketLedger, read_ledger
 from lightning_core.parts.market.market_section import MarketSection, market_to_dict, read_market, rented, save_every
@@ -54,7 +55,7 @@ class MarketSupply:
 
         check_provision(self.content.commands.get("provision"), simulated=local)
 
-    def settings(self, settings: Settings, jobs: int | None = None) -> Settings:
+    def settings(self, settings: Settings, jobs: Sequence[Job] | None = None) -> Settings:
         return rented(settings, self.content, jobs)
 
     def announce(self) -> str:

@@ -80,7 +80,7 @@ def best_of_all_plans(job: SpotJob, market: Market) -> float:
 
     def best(interval: int, held: tuple[int, int], wait: float, done: float, paid: float) -> float:
         if done >= job.work - 1e-9:
-            return job.value - paid
+            return job.value_at(interval) - paid
         if interval == job.deadline:
             left = wait if held[1] == job.max_nodes else job.launch
             late = int(intervals_after(job.work - done, job.throughput[-1], left))
@@ -112,7 +112,8 @@ def test_the_optimum_is_the_best_of_all_plans(on_grid: bool, data: st.DataObject
         data.draw(st.integers(1, max_nodes)), max_nodes, throughput, growth_fraction,
         data.draw(st.sampled_from([growth_fraction, 1.0])), value=data.draw(st.sampled_from([0.0, 5.0, 20.0])),
         launch_time=data.draw(st.sampled_from([None, 0.0, 0.2, 1.0, 1.2, 2.4])),
-        minimum_charge=data.draw(st.sampled_from([None, 0.0, 0.3, 1.0])),
+        minimum_charge=data.draw(st.sampled_from([None, 0.0, 0.3, 1.0])), grace=data.draw(st.sampled_from([1.5, 4.0])),
+        soft_deadline=data.draw(st.sampled_from([None, *range(1, intervals + 1)])),
     )  # fmt: skip
     part = data.draw(st.sampled_from([None, 0.0, 0.5, 1.0]))
     job = job if part is None else replace(job, hand_over_time=part * min(job.launch, 1.0))

@@ -454,7 +454,9 @@ def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
         growth_fraction=growth_fraction,
         shrink_fraction=shrink_fraction,
         value=10.0,
+        grace=data.draw(st.sampled_from([1.5, 4.0])),
         overhead="total",
+        soft_deadline=data.draw(st.sampled_from([None, *range(1, intervals + 1)])),
     )
     prices = data.draw(st.lists(st.floats(0.1, 1.3), min_size=intervals, max_size=intervals))
     counts = data.draw(st.lists(st.integers(0, 4), min_size=intervals, max_size=intervals))
@@ -462,14 +464,15 @@ def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
     numbers = (0, *range(min_nodes, max_nodes + 1))
     best = -math.inf
     for plan in itertools.product(numbers, repeat=intervals):
-        held, done, cost = 0, 0.0, 0.0
+        held, done, cost, lost = 0, 0.0, 0.0, 0.0
         for interval, total in enumerate(plan):
             if done >= job.work - 1e-9:
+                lost = job.value_at(intervals) - job.value_at(interval)
                 break
             part = growth_fraction if total > held else shrink_fraction if total < held else 1.0
             spot = min(total, int(market.available[interval])) if prices[interval] <= 1 else 0
             held, done, cost = total, done + part * total, cost + spot * prices[interval] + total - spot
-        best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - cost)
+        best = max(best, job.worth_of_rest(max(job.work - done, 0.0), held) - lost - cost)
     ledger = alone(Ahap(max(intervals - 1, 1), 1, end="literal"), job, market, PERFECT, guarded=False)
     assert ledger.utility[0] == pytest.approx(best)
     assert optimum(JobBatch([job], market, [0]))[0] == pytest.approx(best)

@@ -13,7 +13,7 @@ import numpy as np
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.observation import ForecastProvider, Observation, SpotForecast, SpotPolicy
-from lightning_core.parts.market.safety_net import Pair, SafetyNet
+from lightning_core.parts.market.safety_net import Pair, SafetyNet, kept_deadline
 from lightning_core.parts.market.spot_job import EXACT, SpotJob
 from lightning_core.parts.market.spot_market import Market
 
@@ -68,7 +68,8 @@ class OnlinePlan:
         spot, on_demand = self._policy.decide(replace(observation, elapsed=elapsed))
         done -= elapsed * job.throughput[-1]
         observation = self._observe(batch, interval, done, held, reserved, preempted=preempted)
-        return _node_counts(SafetyNet(observation).constrain(spot, on_demand, guarded=True))
+        net = SafetyNet(observation, kept_deadline(batch, self._policy))
+        return _node_counts(net.constrain(spot, on_demand, guarded=True))
 
     def must_have(
         self, job: SpotJob, market: Market, start: int, interval: int, done: float, held: NodeCounts, elapsed: float
@@ -96,7 +97,8 @@ class OnlinePlan:
         # From the next interval on, about which nothing is known, on all on-demand nodes that it can use.
         kept = NodeCounts(0, held.on_demand if job.overhead == "launches" else held.all)
         observation = self._observe(JobBatch([job], market, [start]), interval + 1, done, kept, reserved=0)
-        can_wait = SafetyNet(observation).is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))
+        net = SafetyNet(observation, kept_deadline(observation.batch, self._policy))
+        can_wait = net.is_safe(np.zeros(1, np.int64), np.array([job.max_nodes]))
         return held if can_wait[0] else most
 
     def _observe(

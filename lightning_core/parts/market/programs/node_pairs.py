@@ -82,7 +82,7 @@ class NodePairs:
         return np.where(self.allowed & on_offer, cost, math.inf)
 
     def end(self, left: FloatArray, on_demand: float) -> FloatArray:
-        """Return the value at the deadline, less the cost of the remaining work (V~ of eq. 9).
+        """Return the value at the deadline, less the cost of the remaining work (V~ of eq. 9); charges are added back.
 
         Args:
             left: Work left by cell, in the unit of the job, shape ``(cells,)``.
@@ -93,23 +93,25 @@ class NodePairs:
         """
         job = self.job
         worth = np.empty((self.stages, *self.total.shape, len(left)))
+        charged = job.value - job.value_at(job.deadline)
         for stage in range(self.stages):
             for column, number in enumerate(self.numbers.tolist()):
                 wait = self.waits[stage] if number == job.max_nodes else job.launch
                 late = intervals_after(left, job.throughput[-1], wait)
-                value = value_at(job.deadline + late, job.deadline, job.value, job.grace)
-                worth[stage, :, column] = value - late * job.max_nodes * on_demand
+                value = value_at(job.deadline + late, job.due, job.value, job.grace)
+                worth[stage, :, column] = value - late * job.max_nodes * on_demand + charged
         return worth
 
     # ------------------------------------------------------------------------------------------------ backwards
 
-    def step_back(self, after: FloatArray, offer: OnOffer) -> FloatArray:
+    def step_back(self, after: FloatArray, offer: OnOffer, charge: float = 0.0) -> FloatArray:
         """Return the value before an interval from the value after it.
 
         Args:
             after: Value by the nodes held in the interval, shape ``(..., stages, M, M, cells)``, with the states of the
                 market first. The last cell is a finished job, or the farthest progress that it can make.
             offer: Offers in the interval, by state of the market.
+            charge: Value that a job which is not done loses in the interval.
 
         Returns:
             Value by the nodes held before it, of the same shape.
@@ -134,7 +136,7 @@ class NodePairs:
                 meanwhile = self._gained(swapped, max(job.overlap - wait, 0.0))
                 launched = np.where(there[..., None], meanwhile, anew)
             before[..., stage, :, :, :] = np.maximum(best, launched, out=best)
-        return before
+        return np.subtract(before, charge * (self.left > EXACT), out=before) if charge else before
 
     def _launched(self, after: FloatArray, cost: FloatArray, offer: OnOffer) -> tuple[FloatArray, FloatArray | None]:
         """Return the value of the best launch by the nodes before: none or a preemption, and all of them.

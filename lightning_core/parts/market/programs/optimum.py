@@ -81,7 +81,9 @@ def by_pairs(job: SpotJob, unit: float, price: FloatArray, available: IntArray, 
     pairs = NodePairs(job, left, unit)
     worth = pairs.end(left, on_demand)
     for interval in range(job.deadline - 1, -1, -1):
-        worth = pairs.step_back(worth, OnOffer(float(price[interval]), on_demand, available[interval]))
+        worth = pairs.step_back(
+            worth, OnOffer(float(price[interval]), on_demand, available[interval]), job.charge(interval)
+        )
     return float(worth[0, 0, 0, 0])
 
 
@@ -111,7 +113,7 @@ def by_labels(job: SpotJob, price: FloatArray, available: IntArray, on_demand: f
             paid = np.concatenate([of + cost for _, of in labels.values()])
             ended = done >= job.work - EXACT
             if ended.any():
-                best = max(best, job.value - float(paid[ended].min()))
+                best = max(best, job.value_at(interval + 1) - float(paid[ended].min()))
             if not ended.all():
                 after[number] = undominated(done[~ended], paid[~ended])
         labels = after

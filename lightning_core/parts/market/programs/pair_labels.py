@@ -104,7 +104,7 @@ def by_pair_labels(job: SpotJob, price: FloatArray, available: IntArray, on_dema
                 ended = done + change.gain >= job.work - EXACT
                 if ended.any():
                     bill = change.bill(job.work - done[ended])
-                    best = max(best, job.value - float((paid[ended] + bill).min()))
+                    best = max(best, job.value_at(interval + 1) - float((paid[ended] + bill).min()))
                 if not ended.all():
                     labels = done[~ended] + change.gain, paid[~ended] + change.whole
                     stage = min(max(math.ceil(change.wait - 1e-9) - 1, 0), pairs.stages - 1)
@@ -115,7 +115,7 @@ def by_pair_labels(job: SpotJob, price: FloatArray, available: IntArray, on_dema
     for (_, number, stage), (done, paid) in held.items():
         wait = pairs.waits[stage] if number == job.max_nodes else job.launch
         late = intervals_after(job.work - done, job.throughput[-1], wait)
-        worth = value_at(job.deadline + late, job.deadline, job.value, job.grace)
+        worth = value_at(job.deadline + late, job.due, job.value, job.grace)
         best = max(best, float((worth - late * job.max_nodes * on_demand - paid).max()))
     return best
 

@@ -20,11 +20,12 @@ MAX_TABLE_ENTRIES = 1_000_000
 
 
 class JobGroup(NamedTuple):
-    """Jobs of equal throughput and deadline.
+    """Jobs of equal throughput and deadlines.
 
     Attributes:
         rows: Their rows in the batch.
         deadline: Their deadline.
+        due: Their soft deadline.
         unit: Unit of progress: one cell of the grid.
         same: Cells gained in an interval by the number of nodes, shape ``(N + 1,)``, if that is as before.
         up: The same if the number has grown.
@@ -34,6 +35,7 @@ class JobGroup(NamedTuple):
 
     rows: IntArray
     deadline: int
+    due: int
     unit: float
     same: IntArray
     up: IntArray
@@ -76,7 +78,7 @@ def groups_of(batch: JobBatch) -> list[JobGroup]:
     """Return the jobs of a batch by throughput and deadline, a few at a time."""
     found: dict[tuple[float, ...], list[int]] = {}
     for row, job in enumerate(batch.jobs):
-        terms = job.launch, job.overlap, job.shrink_time, job.deadline
+        terms = job.launch, job.overlap, job.shrink_time, job.deadline, job.due
         found.setdefault((*job.throughput, *terms), []).append(row)
     groups = []
     for rows in found.values():
@@ -98,4 +100,4 @@ def group_of(job: SpotJob, unit: float | None = None) -> JobGroup:
     fractions = max(1.0 - job.launch, 0.0), 1.0 - job.shrink_time, job.overlap
     unit, rounded = (unit, 0.5) if unit else (grid_of(throughput, *fractions), 1e-6)
     cells = (np.floor(part * throughput / unit + rounded).astype(np.int64) for part in (1.0, *fractions))
-    return JobGroup(np.zeros(1, np.int64), job.deadline, unit, *cells)
+    return JobGroup(np.zeros(1, np.int64), job.deadline, job.due, unit, *cells)

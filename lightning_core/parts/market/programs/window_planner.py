@@ -8,10 +8,11 @@ fine one.
     f_t(Z, m) = max over n of  f_{t+1}(Z + mu(n, m) H(n), n) - cost_t(n)
 
 ``mu`` depends only on whether n is above m, equal or below. Where a job continues to train while more nodes are
-launched, its gain on m nodes meanwhile is added; windows bill whole intervals. With running maxima over larger and over
-smaller n, an interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and
-windows that end in the same interval share a table. The same recursion over all intervals to the deadline, with the
-recorded prices, is the offline optimum (:mod:`.optimum`).
+launched, its gain on m nodes meanwhile is added; windows bill whole intervals. After its soft deadline a job that is
+not done is charged in each interval the value that it loses in it. With running maxima over larger and over smaller n,
+an interval takes O(grid * nodes) for each job. Only progress that a job can still have is evaluated, and windows that
+end in the same interval share a table. The same recursion over all intervals to the deadline, with the recorded prices,
+is the offline optimum (:mod:`.optimum`).
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class WindowPlanner:
     def _table(self, observation: Observation, intervals: int, group: JobGroup, *, last_only: bool = False) -> Table:
         batch, rows = observation.batch, group.rows
         evenly = self.end == "target"
-        goal = batch.work[rows] * ((observation.interval + intervals) / group.deadline if evenly else 1.0)
+        ends = observation.interval + intervals
+        goal = batch.work[rows] * (min(ends / group.due, 1.0) if evenly else 1.0)
         cells = np.ceil(goal / group.unit - 1e-6).astype(np.int64)
         first = group.cell(np.minimum(observation.lowest, observation.progress)[rows])
         last = group.cell(np.maximum(observation.highest, observation.progress)[rows])
@@ -155,11 +157,13 @@ class WindowPlanner:
         columns = np.minimum(np.maximum(cells - first, 0), last - first + intervals * int(group.same[-1])).max() + 1
         done = (first[:, None] + np.arange(columns)) * group.unit
         numbers = len(group.same)
-        begin = observation.interval + intervals if self.end == "rollout" else group.deadline
+        begin = ends if self.end == "rollout" else max(group.due, ends)
+        is_open = done < batch.work[rows, None] - EXACT
         worth = [_end_of(batch, rows, np.maximum(goal[:, None] - done, 0.0), begin, numbers)]
         cost = _costs(observation, rows, intervals, numbers)
         for at in range(intervals - 1, 0, -1):
-            worth.append(step_back(worth[-1], cost[at], group))
+            charge = batch.charge(observation.interval + at)[rows, None]
+            worth.append(step_back(worth[-1], cost[at], group, charge * is_open))
             if last_only:
                 del worth[0]
         return Table(group, first, last, worth[::-1], cost)
@@ -167,22 +171,24 @@ class WindowPlanner:
 
 def _end_of(batch: JobBatch, rows: IntArray, left: FloatArray, begin: int, numbers: int) -> FloatArray:
     """Return the value of the work left if it is done from an interval on, by number of nodes, job and cell."""
-    max_nodes, price, launch, fastest, deadline, value, grace = (
+    max_nodes, price, launch, fastest, due, value, grace = (
         column[rows][:, None]
         for column in (
             batch.max_nodes,
             batch.on_demand,
             batch.launch,
             batch.fastest,
-            batch.deadline,
+            batch.due,
             batch.value,
             batch.grace,
         )
     )
 
+    charged = value - value_at(begin, due, value, grace)  # before that, in the window or ahead of it
+
     def worth(at_most: bool) -> FloatArray:
         late = intervals_after(left, fastest, 0.0 if at_most else launch)
-        return value_at(begin + late, deadline, value, grace) - late * max_nodes * price
+        return value_at(begin + late, due, value, grace) - late * max_nodes * price + charged
 
     at_most = np.arange(numbers)[:, None, None] == max_nodes
     return np.where(at_most, worth(True), worth(False))
@@ -198,13 +204,14 @@ def _costs(observation: Observation, rows: IntArray, intervals: int, numbers: in
     return np.where(allowed, cost, math.inf)
 
 
-def step_back(after: FloatArray, cost: FloatArray, group: JobGroup) -> FloatArray:
+def step_back(after: FloatArray, cost: FloatArray, group: JobGroup, charge: FloatArray) -> FloatArray:
     """Return the value before an interval from the value after it; both of shape ``(numbers, jobs, cells)``.
 
     Args:
         after: Worth by the number of nodes held in the interval.
         cost: Cost of each number of nodes, shape ``(jobs, numbers)``.
         group: The jobs.
+        charge: Value lost in the interval by job and cell, shape ``(jobs, cells)``; 0 where the job is done.
 
     Returns:
         Worth by the number of nodes held before.
@@ -222,7 +229,7 @@ def step_back(after: FloatArray, cost: FloatArray, group: JobGroup) -> FloatArra
         more[m + 1] = more[m + 1][:, np.minimum(columns + group.meanwhile[m], last)]
     np.maximum(best[:-1], more[1:], out=best[:-1])
     np.maximum(best[1:], fewer[:-1], out=best[1:])
-    return best
+    return np.subtract(best, charge, out=best) if charge.any() else best
 
 
 def _moved(after: FloatArray, gains: IntArray, cost: FloatArray) -> FloatArray:

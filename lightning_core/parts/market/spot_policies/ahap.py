@@ -40,6 +40,7 @@ class Ahap(Stateful):
     """
 
     STATE = ("_plans",)
+    sees_value = True
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Ahap(Stateful):
         goal = observation.due(-1) if self._ahead == "now" else observation.due(self.omega)
         ahead = observation.progress >= goal - EXACT
         if self.paper:
-            ahead &= observation.interval + 1 + self.omega <= batch.deadline
+            ahead &= observation.interval + 1 + self.omega <= batch.due
         if ahead.any():
             prices, counts = (column[:, : self.commitment] for column in forecast)
             cheap = (prices <= self.sigma * batch.on_demand[:, None]) & (counts >= batch.min_nodes[:, None])

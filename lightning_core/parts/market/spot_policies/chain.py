@@ -59,6 +59,7 @@ class Chain:
     """
 
     horizon = 0
+    sees_value = True
 
     def __init__(self, window: int = 672, stays: float = 0.9, belief: float = 4.0) -> None:
         if window < 2:
@@ -112,10 +113,12 @@ def _expected(
     rest = np.maximum(left - np.arange(cells) * group.unit, 0.0)
     wait = np.where(np.arange(job.max_nodes + 1) == job.max_nodes, 0.0, job.launch)[:, None]
     late = intervals_after(rest, job.throughput[-1], wait)
-    end = value_at(job.deadline + late, job.deadline, job.value, job.grace) - late * job.max_nodes * on_demand
+    charged = job.value - job.value_at(job.deadline)
+    end = value_at(job.deadline + late, job.due, job.value, job.grace) - late * job.max_nodes * on_demand + charged
     worth = np.repeat(end[:, None, :], job.max_nodes + 1, axis=1)
     for interval in range(intervals, 0, -1):
-        worth = np.matmul(chain, step_back(worth, cost, group)[:, :, : interval * fastest + 1])
+        charge = job.charge(job.deadline - 1 - intervals + interval) * (rest[: worth.shape[2]] > EXACT)
+        worth = np.matmul(chain, step_back(worth, cost, group, charge)[:, :, : interval * fastest + 1])
     return worth
 
 

@@ -15,7 +15,7 @@ from lightning_core.parts.market.spot_market import Market
 
 def fewest_in_time(batch: JobBatch) -> IntArray:
     """Return the fewest nodes that, held from the start on, complete each job in time; all of them if none do."""
-    done = batch.throughput * (batch.deadline - batch.launch)[:, None]
+    done = batch.throughput * (batch.due - batch.launch)[:, None]
     number = np.arange(batch.throughput.shape[1])
     work = batch.work - batch.reserve  # on-demand nodes are not preempted
     enough = (done >= work[:, None] - EXACT) & (number >= batch.min_nodes[:, None])
@@ -30,6 +30,13 @@ class OnDemand:
     def decide(self, observation: Observation) -> tuple[IntArray, IntArray]:
         on_demand = fewest_in_time(observation.batch)
         return np.zeros_like(on_demand), on_demand
+
+
+def steady_cost(job: SpotJob, price: float) -> float:
+    """Return about the same as :func:`on_demand_cost`, of nodes billed by the second until the job is done, at once."""
+    none = Market(np.full(job.deadline, price), np.zeros(job.deadline, np.int64), price)
+    nodes = int(fewest_in_time(JobBatch([job], none, [0]))[0])
+    return price * nodes * (job.launch + job.work / job.throughput[nodes])
 
 
 def on_demand_cost(job: SpotJob, price: float) -> float:

@@ -87,6 +87,7 @@ class SemiMarkov:
     """
 
     horizon = 0
+    sees_value = True
     decides_on_events = True
 
     def __init__(self, window: int = 20_000, horizon_limit: int = 600, others: Sequence[IntArray] = ()) -> None:
@@ -156,7 +157,7 @@ def _plan(basis: _Basis) -> _NodePlan:
     """Make a plan; the price is assumed to stay."""
     job, left, price, on_demand = basis.job, basis.left, basis.price, basis.on_demand
     intervals = min(job.deadline - basis.begins, basis.limit)
-    work = left * intervals / (job.deadline - basis.begins)
+    work = left * intervals / max(job.due - basis.begins, intervals)
     reach = min(work, intervals * job.throughput[-1])
     unit = max(reach / CELLS, EXACT)
     cells = math.ceil(reach / unit - 1e-6) + 1
@@ -179,7 +180,7 @@ def _plan(basis: _Basis) -> _NodePlan:
         if at < keep:
             after.append(expected)
         if at:
-            worth = pairs.step_back(expected, offer)
+            worth = pairs.step_back(expected, offer, job.charge(basis.begins + at))
             if lost > EXACT:
                 _lose(worth, gone, lost)
     return _NodePlan(basis, pairs, unit, after[::-1])

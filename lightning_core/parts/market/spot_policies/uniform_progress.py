@@ -41,7 +41,7 @@ class AllOrNothing(Stateful):
         batch = observation.batch
         if observation.interval == 0 or len(self._on) != len(batch):  # the first interval that it is shown
             self._on = np.zeros(len(batch), np.bool_)
-        even, step = observation.due(-1), batch.work / batch.deadline
+        even, step = observation.due(-1), batch.work / batch.due
         on = self._on | (observation.on_demand > 0)  # by its own decision, or the safety net's
         stays = on & (observation.progress < even + 2 * batch.launch * step - EXACT)
         spot = ~stays & (observation.usable >= batch.max_nodes)
