@@ -35,7 +35,7 @@ def test_the_gain_is_that_of_many_draws() -> None:
     trials = forecasts(
         [4.0, 8.0], [0.0, 0.0], left=100.0, mean=[[0, -0.2, -0.4, -0.6, -0.7, -0.8], [0, -0.1, -0.3, -0.5, -0.7, -0.9]]
     )
-    seconds, told = trials.slices()
+    seconds, told, _ = trials.slices()
     found = gains(trials, [False, True], [False, False])
     rng = np.random.default_rng(0)
     for k in range(KNOTS):
@@ -45,7 +45,7 @@ def test_the_gain_is_that_of_many_draws() -> None:
 
 
 def test_a_slice_tells_the_more_the_longer_it_is_and_all_of_it_what_is_unknown() -> None:
-    seconds, told = forecasts([0.0], [2.0], left=100.0).slices()
+    seconds, told, _ = forecasts([0.0], [2.0], left=100.0).slices()
     assert np.all(np.diff(told[0]) > 0)
     assert seconds[0] == pytest.approx([3, 4, 6, 10, 18, 34], abs=1)
     assert told[0, -1] == pytest.approx(0.3, rel=0.05)
