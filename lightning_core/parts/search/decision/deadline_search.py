@@ -40,8 +40,8 @@ class ComparedTrials(NamedTuple):
 
     numbers: list[int]
     gains: FloatArray
-    """Expected improvement at the deadline by the best slice of each, ``(n,)``; -inf if it is not to train: without time
-    for a step, or not worth its time."""
+    """Expected improvement at the deadline by the best slice of each, ``(n,)``; -inf without time for a step, or if
+    not worth its time."""
     expected: FloatArray
     """Expected value of each at the deadline if it trains until then, on the scale, ``(n,)``."""
 
@@ -155,7 +155,7 @@ class DeadlineSearch:
         return next((other for other in ranked if other == number or self._waits(other)), None) == number
 
     def choose(self, now: float) -> int | None:
-        """Return the trial to which a free device goes: a paused one, NEW, or None if none can train a step and is worth it."""
+        """Return the trial to which a free device goes: a paused one, NEW, or None if none can train or is worth it."""
         if self.is_over(now):
             return None
         return next((number for number in self._compared(now).ranked() if self._waits(number)), None)
