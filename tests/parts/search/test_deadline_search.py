@@ -248,9 +248,10 @@ def test_what_is_not_worth_its_time_does_not_train_and_what_is_does() -> None:
     assert not search.continues(0, 2400.0)
     search.pause(0)
     assert search.choose(2400.0) is None
+    # If it is worth ten minutes, the better trial is trained on; the other one still is not.
     search.worth = 600.0
-    assert search.choose(2400.0) == 0
+    assert search.choose(2401.0) == 0
     search.resume(0)
     search.trials[0].compared_at = 0
-    assert search.continues(0, 2400.0)
-    assert not search.continues(1, 2400.0)
+    assert search.continues(0, 2402.0)
+    assert not search.continues(1, 2402.0)
