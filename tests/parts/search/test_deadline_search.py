@@ -239,7 +239,7 @@ def test_a_search_ends_the_sooner_the_less_a_better_value_is_worth() -> None:
 
 
 def test_what_is_not_worth_its_time_does_not_train_and_what_is_does() -> None:
-    search = DeadlineSearch(deadline=1e6, max_steps=100, worth=1.0)
+    search = DeadlineSearch(deadline=1e6, max_steps=100, max_trials=2, worth=1.0)
     for number, level in enumerate((1.0, 4.0)):
         search.begin()
         for step in range(1, 41):
