@@ -114,18 +114,19 @@ def _what_time_is_worth(
     """Return loss and part of the device seconds saved of searches that end when training is not worth its time."""
     figures: dict[str, float | None] = {}
     rows: list[list[object]] = []
+    names = {"": "until the deadline", "ours": "DeadlineSearch with worth", "cfbo": "CFBO's rule on our forecasts"}
+    whole_work = sum(one.work[-1] for one in until_deadline)
     for worth in WORTHS:
-        found = {"until the deadline": until_deadline}
-        for name, rule in (("DeadlineSearch with worth", Ours), ("CFBO's rule on our forecasts", CFBO)):
-            found[name] = [play(rule(terms, len(trials), worth * whole), trials, terms) for trials in tables]
-        whole_work = sum(one.work[-1] for one in until_deadline)
-        for name, played in found.items():
-            saved = 1.0 - sum(one.work[-1] for one in played) / whole_work
+        found = {"": until_deadline}
+        for key, rule in (("ours", Ours), ("cfbo", CFBO)):
+            found[key] = [play(rule(terms, len(trials), worth * whole), trials, terms) for trials in tables]
+        for key, played in found.items():
+            loss, saved = _mean(played), 1.0 - sum(one.work[-1] for one in played) / whole_work
             # On the scale on which 1 % is the same everywhere, in whole trials.
             utility = [-100.0 * worth * np.log(one.best[-1]) - one.work[-1] / whole for one in played]
-            rows.append([worth, name, _mean(played), saved, float(np.mean(utility))])
-        for key, (_, _, loss, saved, _) in zip(("ours", "cfbo"), rows[-2:], strict=True):
-            figures |= {f"{key}_loss_worth_{worth:g}": loss, f"{key}_saved_worth_{worth:g}": saved}
+            rows.append([worth, names[key], loss, saved, float(np.mean(utility))])
+            if key:
+                figures |= {f"{key}_loss_worth_{worth:g}": loss, f"{key}_saved_worth_{worth:g}": saved}
     print(f"\n{terms.devices} devices, {terms.deadline / whole:g} whole trials: when training is worth its time")
     table(["1 % is worth", "rule", "loss", "saved", "utility"], rows)
     return figures

@@ -227,13 +227,14 @@ def test_a_bad_report_is_refused(step: int, seconds: float, message: str) -> Non
 def test_a_search_ends_the_sooner_the_less_a_better_value_is_worth() -> None:
     trained, best = list[int](), list[float | None]()
     for worth in (None, 1e6, 1.0, 0.1, 1e-6):
-        search = DeadlineSearch(deadline=200.0, max_steps=64, worth=worth)
+        search = DeadlineSearch(deadline=120.0, max_steps=64, worth=worth)
         trained.append(sum(play(search, falling)))
         best.append(search.best)
-    assert trained[0] == trained[1]
+    # However much it is worth: seconds at the end in which nothing can become the best are not used.
+    assert trained[1] > 0.95 * trained[0]
     assert best[0] == best[1]
     assert trained == sorted(trained, reverse=True)
-    assert 1 < trained[2] < 150
+    assert 1 < trained[2] < trained[0]
     # One step, without which nothing is known.
     assert trained[-1] == 1
 
