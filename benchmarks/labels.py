@@ -360,6 +360,19 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("best_package", "the best rule of Ray Tune and Optuna", "{:.4f}"),
             ("work_ratio_package", "work of DeadlineSearch for that loss, over its own", "{:.2f}"),
         )
+    }
+    | {
+        f"{key}_{figure}_worth_{worth}{end}": (
+            f"{devices}, four, 1 % is worth {worth} of a whole trial: {rule}: {words}",
+            form,
+        )
+        for end, devices in (("_on_1", "One device"), ("", "Four devices"), ("_on_16", "Sixteen devices"))
+        for worth in ("0.1", "0.03")
+        for key, rule in (("ours", "DeadlineSearch"), ("cfbo", "CFBO's rule on our forecasts"))
+        for figure, words, form in (
+            ("loss", "loss at its end", "{:.4f}"),
+            ("saved", "device seconds saved", "{:.0%}"),
+        )
     },
     "live_search": {
         f"{name}_{end}": (f"{words}, {what}", "{:.4f}")

@@ -3,6 +3,9 @@
 The trials are recorded: 320 networks on the digits, all trained to their 81 epochs. Every rule draws the same trials in
 the same order, on devices in virtual time; Tune's schedulers and Optuna's pruners are the packages' own. A deadline
 is given in whole trials of the median pace. The value is the loss on the half of the digits that is held out.
+
+At the end, the device seconds that a search saves which ends when no training is worth its time, and the loss it gives
+up; beside it CFBO's rule for the same worth.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from ray.tune.schedulers import (
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.searches.deadline_contender import HyperSched, Ours
 from benchmarks.searches.digits_trials import EPOCHS
+from benchmarks.searches.freeze_thaw_contenders import CFBO, IfBO
 from benchmarks.searches.optuna_contender import OptunaContender
-from benchmarks.searches.play import Contender, Played, Terms, play, table_of
+from benchmarks.searches.play import Contender, Played, RecordedTrial, Terms, play, table_of
 from benchmarks.searches.record_trials import read
 from benchmarks.searches.tune_contender import TuneContender
 from lightning_core.parts.search.optuna import ForecastPruner
@@ -41,6 +45,10 @@ SIZES: Mapping[Size, tuple[tuple[int, ...], tuple[float, ...], int]] = {
     "full": ((1, 4, 16), (0.5, 1, 2, 4), 20),
 }
 OURS, PRUNER, HYPERSCHED = "DeadlineSearch", "ForecastPruner", "HyperSched's idea"
+IFBO_IDEA, CFBO_IDEA = "ifBO's acquisition on our forecasts", "CFBO's acquisition on our forecasts"
+IDEAS = (HYPERSCHED, IFBO_IDEA, CFBO_IDEA)
+# Whole trials of device time that a loss 1 % lower is worth.
+WORTHS = (0.1, 0.03)
 # Parts of the time to the deadline at which the best value is shown.
 PARTS = (0.25, 0.5, 0.75, 1.0)
 
@@ -53,6 +61,8 @@ def contenders() -> dict[str, Callable[[Terms, int], Contender]]:
         OURS: Ours,
         PRUNER: lambda terms, n: OptunaContender(lambda clock: ForecastPruner(terms.deadline, EPOCHS, clock=clock), n),
         HYPERSCHED: HyperSched,
+        IFBO_IDEA: IfBO,
+        CFBO_IDEA: CFBO,
         "random": lambda _, n: TuneContender(ASHAScheduler(max_t=EPOCHS, grace_period=EPOCHS, **tune), n),
         "Tune ASHA 3": lambda _, n: TuneContender(ASHAScheduler(max_t=EPOCHS, reduction_factor=3, **tune), n),
         "Tune ASHA 4": lambda _, n: TuneContender(ASHAScheduler(max_t=EPOCHS, reduction_factor=4, **tune), n),
@@ -92,6 +102,33 @@ def measure(size: Size) -> Figures:
             _show(found, seconds, terms)
             end = f"_{deadline:g}" if devices == 4 else f"_{deadline:g}_on_{devices}"
             figures |= {name + end: value for name, value in _figures(found, devices * terms.deadline).items()}
+        # For the longest deadline.
+        for name, value in _what_time_is_worth(found[OURS], tables, terms, whole).items():
+            figures[name if devices == 4 else f"{name}_on_{devices}"] = value
+    return figures
+
+
+def _what_time_is_worth(
+    until_deadline: list[Played], tables: list[list[RecordedTrial]], terms: Terms, whole: float
+) -> dict[str, float | None]:
+    """Return loss and part of the device seconds saved of searches that end when training is not worth its time."""
+    figures: dict[str, float | None] = {}
+    rows: list[list[object]] = []
+    names = {"": "until the deadline", "ours": "DeadlineSearch with worth", "cfbo": "CFBO's rule on our forecasts"}
+    whole_work = sum(one.work[-1] for one in until_deadline)
+    for worth in WORTHS:
+        found = {"": until_deadline}
+        for key, rule in (("ours", Ours), ("cfbo", CFBO)):
+            found[key] = [play(rule(terms, len(trials), worth * whole), trials, terms) for trials in tables]
+        for key, played in found.items():
+            loss, saved = _mean(played), 1.0 - sum(one.work[-1] for one in played) / whole_work
+            # On the scale on which 1 % is the same everywhere, in whole trials.
+            utility = [-100.0 * worth * np.log(one.best[-1]) - one.work[-1] / whole for one in played]
+            rows.append([worth, names[key], loss, saved, float(np.mean(utility))])
+            if key:
+                figures |= {f"{key}_loss_worth_{worth:g}": loss, f"{key}_saved_worth_{worth:g}": saved}
+    print(f"\n{terms.devices} devices, {terms.deadline / whole:g} whole trials: when training is worth its time")
+    table(["1 % is worth", "rule", "loss", "saved", "utility"], rows)
     return figures
 
 
@@ -108,11 +145,11 @@ def _show(found: Mapping[str, list[Played]], seconds: Mapping[str, float], terms
 def _figures(found: Mapping[str, list[Played]], budget: float) -> dict[str, float | None]:
     """Return the mean best values of ours and of the best other rule, and the work of ours for that value over its own.
 
-    Once among all other rules, and once among those that the packages have: HyperSched is in neither.
+    Once among all other rules, and once among those that the packages have: ideas of papers are in neither.
     """
     figures: dict[str, float | None] = {"ours_best": _mean(found[OURS]), "pruner_best": _mean(found[PRUNER])}
     names = [name for name in found if name not in (OURS, PRUNER)]
-    for end, others in (("other", names), ("package", [name for name in names if name != HYPERSCHED])):
+    for end, others in (("other", names), ("package", [name for name in names if name not in IDEAS])):
         best = min(others, key=lambda name: _mean(found[name]))
         value = _mean(found[best])
         ours, its = _work_until(found[OURS], value, budget), _work_until(found[best], value, budget)

@@ -9,20 +9,31 @@ from lightning_core.parts.search.decision.deadline_search import DeadlineSearch
 
 
 class Ours:
-    """`DeadlineSearch`, with trials that are paused and go on."""
+    """`DeadlineSearch`, with trials that are paused and go on.
 
-    def __init__(self, terms: Terms, trials: int) -> None:
+    Args:
+        terms: Terms of the search.
+        trials: Number of trials there are.
+        worth: Device seconds that a value 1 % better is worth; None to search until the deadline.
+    """
+
+    def __init__(self, terms: Terms, trials: int, worth: float | None = None) -> None:
         self.search = DeadlineSearch(
             deadline=terms.deadline,
             max_steps=terms.max_epochs,
             start=terms.start,
             max_trials=trials,
+            worth=worth,
         )
         self._since = dict[int, float]()
         self._seconds = dict[int, float]()
 
     def next_trial(self, now: float) -> int | None:
         return self.search.choose(now)
+
+    def continues(self, trial: int, now: float) -> bool:
+        """Return whether a trial that has ended an epoch trains another one."""
+        return self.search.continues(trial, now)
 
     def started(self, trial: int, now: float) -> None:
         self._since[trial] = now
@@ -35,7 +46,7 @@ class Ours:
         self._seconds[trial] = self._seconds.get(trial, 0.0) + now - self._since[trial]
         self._since[trial] = now
         self.search.report(trial, epoch, value, self._seconds[trial])
-        if self.search.continues(trial, now):
+        if self.continues(trial, now):
             return Action.GO_ON
         if self.search.trials[trial].over:
             self.search.end(trial)

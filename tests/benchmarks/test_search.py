@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.search import RECORDED
 from benchmarks.searches.deadline_contender import HyperSched, Ours
+from benchmarks.searches.freeze_thaw_contenders import CFBO, IfBO
 from benchmarks.searches.play import NEW, Action, RecordedTrial, Terms, play, table_of
 from benchmarks.searches.record_trials import read
 
@@ -63,9 +64,17 @@ def test_the_recording_that_ships_has_hundreds_of_whole_trials() -> None:
     assert table != table_of(recorded, "val_loss", seed=2)
 
 
-@pytest.mark.parametrize("rule", [Ours, HyperSched])
-def test_rules_that_know_the_deadline_find_a_good_trial(rule: type[Ours] | type[HyperSched]) -> None:
+@pytest.mark.parametrize("rule", [Ours, HyperSched, IfBO, CFBO])
+def test_rules_with_ideas_of_their_own_find_a_good_trial(rule: type[Ours] | type[HyperSched]) -> None:
     table = table_of(read(RECORDED), "val_loss", seed=0)
     terms = Terms(2.7, 2, 81, 0.03)
     whole = min(min(trial.values) for trial in table[:2])
     assert play(rule(terms, len(table)), table, terms).best[-1] < 0.7 * whole
+
+
+@pytest.mark.parametrize("rule", [Ours, CFBO])
+def test_a_search_whose_time_has_a_price_ends_before_its_deadline(rule: type[Ours] | type[CFBO]) -> None:
+    table = table_of(read(RECORDED), "val_loss", seed=0)
+    terms = Terms(2.7, 1, 81, 0.03)
+    work = [play(rule(terms, len(table), worth), table, terms).work[-1] for worth in (1.0, 0.003)]
+    assert work[1] < 0.7 * work[0]

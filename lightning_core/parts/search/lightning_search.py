@@ -17,7 +17,7 @@ import lightning.pytorch as pl
 import optuna
 from optuna.trial import TrialState
 
-from lightning_core.core.durations import parse_deadline, refuse_base_60, seconds_until
+from lightning_core.core.durations import parse_deadline, parse_duration, refuse_base_60, seconds_until
 from lightning_core.parts.search.decision.deadline_search import NEW, DeadlineSearch
 from lightning_core.storage.atomic_files import sync_file, sync_folder, unfinished_file
 from lightning_core.view.console_lines import inform
@@ -61,6 +61,8 @@ class Search:
         folder: Folder of the checkpoints; it is made.
         target: Value that is enough: the search ends as soon as it is reached.
         max_trials: Number of trials that may begin; None for as many as there is time for.
+        worth: Device time that a value 1 % better is worth, such as ``"10m"``: the search ends when no training is
+            expected to be worth its time. None to search until the deadline.
         on_news: Called with a line of text whenever there is a better value; by default it is logged as Lightning does.
 
     Raises:
@@ -77,13 +79,15 @@ class Search:
         folder: Path | str,
         target: float | None = None,
         max_trials: int | None = None,
+        worth: object = None,
         on_news: Callable[[str], None] = inform,
     ) -> None:
         if max_trials is not None and max_trials < 1:
             raise ValueError(f"max_trials must be at least 1, got {max_trials}")
         if target is not None and not math.isfinite(target):
             raise ValueError(f"target must be finite, got {target}")
-        refuse_base_60(self, deadline=deadline)
+        refuse_base_60(self, deadline=deadline, worth=worth)
+        self._worth = None if worth is None else parse_duration(worth)
         self._study, self._make_trainer, self._when = study, make_trainer, parse_deadline(deadline)
         self._metric, self._folder, self._target = metric, Path(folder), target
         self._on_news = on_news
@@ -94,7 +98,7 @@ class Search:
         self._starts = list[float]()
 
     def run(self) -> Found:
-        """Train until the deadline, the target or the end of the last trial, and return the best.
+        """Train until the deadline, the target or the end of the last trial worth its time, and return the best.
 
         Raises:
             RuntimeError: If no trial has reported a value.
@@ -185,6 +189,7 @@ class Search:
             mode="max" if self._study.direction == optuna.study.StudyDirection.MAXIMIZE else "min",
             max_trials=self._max_trials,
             target=self._target,
+            worth=self._worth,
         )
 
     def _restore_trials(self) -> None:

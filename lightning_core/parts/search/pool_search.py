@@ -158,7 +158,7 @@ class PoolSearch:
         self._pool.check(self._spec.bundle(self._spec.samples()))
 
     def run(self) -> Best:
-        """Search until the deadline, the target or the end of the last trial, and return the best.
+        """Search until the deadline, the target or the end of the last trial worth its time, and return the best.
 
         A pool that does not answer is waited for until the deadline: its jobs wait with it, and end by themselves soon
         after that. If the search is interrupted, the trials that train are paused, and the next run resumes from there.
@@ -167,9 +167,10 @@ class PoolSearch:
             SearchFailedError: No trial has reported a value.
         """
         spec = self._spec
+        worth = None if spec.worth is None else spec.worth / spec.template.job.min_devices
         search = DeadlineSearch(
             deadline=self.end.timestamp(), max_steps=spec.epochs, max_trials=spec.max_trials,
-            mode="min" if spec.mode == "min" else "max", target=spec.target,
+            mode="min" if spec.mode == "min" else "max", target=spec.target, worth=worth,
         )  # fmt: skip
         self._restore_trials(search)
         try:
@@ -228,7 +229,8 @@ class PoolSearch:
                 self._send(Resume(self._name(self._trials[chosen]), SEARCH))
                 search.resume(chosen)
                 self._trials[chosen].called_at = now
-        return any(not one.over for one in search.trials)
+        # Without a trial worth its time, those that wait will not train again.
+        return any(not one.over and (one.running or search.worth is None) for one in search.trials)
 
     def _begin(self, search: DeadlineSearch) -> None:
         """Draw a trial and submit its job."""

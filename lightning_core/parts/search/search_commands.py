@@ -75,6 +75,8 @@ def _search(arguments: argparse.Namespace) -> int:
             again = shlex.join(["lightning-core", "search", str(arguments.search), *where])
             print(f"its trials wait in the pool; continue with: {again}", file=sys.stderr)
             raise
+        if spec.worth is not None and (left := search.seconds_left) > 0:
+            print(f"{format_duration(left)} before its deadline no further training is worth its time", flush=True)
         return _finish(spec, study, best, search.has_reached, jobs, place, arguments.json)
 
 

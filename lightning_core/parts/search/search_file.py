@@ -30,6 +30,7 @@ from lightning_core.bundle.job_section import JOB_KEYS, read_job
 from lightning_core.bundle.job_spec import JobSpec
 from lightning_core.bundle.pool_section import ExistingPool
 from lightning_core.bundle.problems import BundleError, Problems, require
+from lightning_core.core.durations import parse_duration
 from lightning_core.core.limits import MAX_COUNT, MAX_DEVICES, shown
 from lightning_core.core.names import MAX_NAME_LENGTH, did_you_mean
 from lightning_core.core.targets import STEP_LOSS
@@ -42,7 +43,7 @@ OWN_TRAINER_KEYS = {
     **REFUSED_TRAINER_KEYS, "max_epochs": "is set by the search", "strategy": "is the same in all trials; set it there",
 }  # fmt: skip
 SAMPLERS = ("tpe", "random", "grid")
-KEYS = ("metric", "mode", "epochs", "space", "sampler", "seed", "target", "trials", "at_once")
+KEYS = ("metric", "mode", "epochs", "space", "sampler", "seed", "target", "worth", "trials", "at_once")
 EXAMPLES = {"metric": "val_loss", "epochs": "30", "space": "{model.init_args.lr: {float: [1e-4, 0.1]}}"}
 # What the trials of a search have in common: the file cannot set it.
 REFUSED = {
@@ -73,6 +74,7 @@ class SearchSpec:
         sampler: What draws: one of :data:`SAMPLERS`.
         seed: Seed of the sampler; None for another one each time.
         target: Value that is enough; None for as good as can be.
+        worth: Device seconds that a value 1 % better is worth; None to search until the deadline.
         trials: Number of trials that may begin; None for as many as there is time for.
         at_once: Number of trials that may train at once; None for as many as the pool has devices for.
         allow_import: Names that class paths may import; None for all but the standard library.
@@ -87,6 +89,7 @@ class SearchSpec:
     sampler: str = "tpe"
     seed: int | None = None
     target: float | None = None
+    worth: float | None = None
     trials: int | None = None
     at_once: int | None = None
     allow_import: tuple[str, ...] | None = None
@@ -225,7 +228,8 @@ def _terms(section: Any, problems: Problems) -> dict[str, Any] | None:
             problems.add(f"{key} is missing; expected one such as {example}")
     readers: dict[str, Callable[[Any], Any]] = {
         "metric": _metric, "mode": _one_of("min", "max"), "epochs": _epochs, "sampler": _one_of(*SAMPLERS),
-        "seed": _seed, "target": finite, "trials": lambda value: positive_int(value, maximum=10**6),
+        "seed": _seed, "target": finite, "worth": parse_duration,
+        "trials": lambda value: positive_int(value, maximum=10**6),
         "at_once": lambda value: positive_int(value, maximum=MAX_DEVICES),
     }  # fmt: skip
     terms: dict[str, Any] = {

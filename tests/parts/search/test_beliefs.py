@@ -35,7 +35,7 @@ def test_seconds_lost_are_steps_lost() -> None:
 
 
 def test_a_slice_tells_what_conditioning_on_its_end_does() -> None:
-    seconds, told = forecasts(0.0, 2.0, 1.0, 1000.0).slices()
+    seconds, told, _ = forecasts(0.0, 2.0, 1.0, 1000.0).slices()
     noise = GrowthCurves(32).noise / CELLS
     # The first slice is the first step: the first knot, and the start.
     assert seconds[0, 0] == 3.0
@@ -45,7 +45,7 @@ def test_a_slice_tells_what_conditioning_on_its_end_does() -> None:
 
 
 def test_slices_that_are_over_tell_nothing() -> None:
-    seconds, told = forecasts(8.0, 1.0, 0.0, 1000.0).slices()
+    seconds, told, _ = forecasts(8.0, 1.0, 0.0, 1000.0).slices()
     over = np.exp(GrowthCurves(32).knots) <= 8.0
     assert np.all(told[0, over] == 0.0)
     assert np.all(seconds[0, over] == 0.0)
@@ -54,7 +54,7 @@ def test_slices_that_are_over_tell_nothing() -> None:
 
 
 def test_nothing_is_told_of_a_trial_of_which_all_is_known() -> None:
-    _, told = forecasts(8.0, 1.0, 0.0, 1000.0, spread=1e-9).slices()
+    _, told, _ = forecasts(8.0, 1.0, 0.0, 1000.0, spread=1e-9).slices()
     assert told == pytest.approx(0.0, abs=1e-9)
 
 

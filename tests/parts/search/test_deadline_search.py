@@ -200,6 +200,8 @@ def test_after_the_deadline_nothing_goes_on() -> None:
         ({"max_steps": 1}, "max_steps must be at least 2 and finite, got 1"),
         ({"deadline": math.nan}, "deadline must be a number, got nan"),
         ({"target": math.inf}, "target must be finite, got inf"),
+        ({"worth": 0.0}, "worth must be finite and above 0 seconds, got 0"),
+        ({"worth": math.nan}, "worth must be finite and above 0 seconds, got nan"),
     ],
 )
 def test_a_bad_argument_is_refused(changes: dict[str, object], message: str) -> None:
@@ -220,3 +222,37 @@ def test_a_bad_report_is_refused(step: int, seconds: float, message: str) -> Non
     search.report(number, 1, 1.0, 1.0)
     with pytest.raises(ValueError, match=message):
         search.report(number, step, 1.0, seconds)
+
+
+def test_a_search_ends_the_sooner_the_less_a_better_value_is_worth() -> None:
+    trained, best = list[int](), list[float | None]()
+    for worth in (None, 1e6, 1.0, 0.1, 1e-6):
+        search = DeadlineSearch(deadline=120.0, max_steps=64, worth=worth)
+        trained.append(sum(play(search, falling)))
+        best.append(search.best)
+    # However much it is worth: seconds at the end in which nothing can become the best are not used.
+    assert trained[1] > 0.95 * trained[0]
+    assert best[0] == best[1]
+    assert trained == sorted(trained, reverse=True)
+    assert 1 < trained[2] < trained[0]
+    # One step, without which nothing is known.
+    assert trained[-1] == 1
+
+
+def test_what_is_not_worth_its_time_does_not_train_and_what_is_does() -> None:
+    search = DeadlineSearch(deadline=1e6, max_steps=100, max_trials=2, worth=1.0)
+    for number, level in enumerate((1.0, 4.0)):
+        search.begin()
+        for step in range(1, 41):
+            search.report(number, step, level * step**-0.5, 60.0 * step)
+    # A step is a minute, and 1 % better is worth a second.
+    assert not search.continues(0, 2400.0)
+    search.pause(0)
+    assert search.choose(2400.0) is None
+    # If it is worth ten minutes, the better trial is trained on; the other one still is not.
+    search.worth = 600.0
+    assert search.choose(2401.0) == 0
+    search.resume(0)
+    search.trials[0].compared_at = 0
+    assert search.continues(0, 2402.0)
+    assert not search.continues(1, 2402.0)

@@ -8,7 +8,7 @@ import pytest
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.search.decision.beliefs import TrialForecasts
 from lightning_core.parts.search.decision.growth_curves import KNOTS, GrowthCurves
-from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices
+from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices, net_worths
 
 
 def forecasts(
@@ -35,7 +35,7 @@ def test_the_gain_is_that_of_many_draws() -> None:
     trials = forecasts(
         [4.0, 8.0], [0.0, 0.0], left=100.0, mean=[[0, -0.2, -0.4, -0.6, -0.7, -0.8], [0, -0.1, -0.3, -0.5, -0.7, -0.9]]
     )
-    seconds, told = trials.slices()
+    seconds, told, _ = trials.slices()
     found = gains(trials, [False, True], [False, False])
     rng = np.random.default_rng(0)
     for k in range(KNOTS):
@@ -45,7 +45,7 @@ def test_the_gain_is_that_of_many_draws() -> None:
 
 
 def test_a_slice_tells_the_more_the_longer_it_is_and_all_of_it_what_is_unknown() -> None:
-    seconds, told = forecasts([0.0], [2.0], left=100.0).slices()
+    seconds, told, _ = forecasts([0.0], [2.0], left=100.0).slices()
     assert np.all(np.diff(told[0]) > 0)
     assert seconds[0] == pytest.approx([3, 4, 6, 10, 18, 34], abs=1)
     assert told[0, -1] == pytest.approx(0.3, rel=0.05)
@@ -76,3 +76,28 @@ def test_there_is_nothing_to_gain_without_time_for_a_step() -> None:
 def test_a_value_that_was_reached_cannot_be_lost() -> None:
     trials = forecasts([0.0], [0.0], left=100.0)
     assert np.all(gains(trials, [False], [True], best=-5.0)[0] == pytest.approx(0.0, abs=1e-6))
+
+
+@pytest.mark.parametrize("worth", [3.0, 30.0, 300.0])
+def test_the_worth_is_that_of_many_trainings_that_stop_when_the_rest_is_not_worth_its_time(worth: float) -> None:
+    trials = forecasts([4.0], [1.0], left=100.0)
+    best, rng, paid = -0.5, np.random.default_rng(0), []
+    for last in range(KNOTS):
+        seconds, told, mean = trials.slices(last)
+        for k in range(KNOTS):
+            if seconds[0, k] > 0:
+                seen = mean[0] + told[0, k] * rng.normal(size=400_000)
+                rest = worth * (best - seen) - (seconds[0, -1] - seconds[0, k])
+                paid.append(np.maximum(rest, 0.0).mean() - seconds[0, k])
+    assert net_worths(trials, best, worth)[0] == pytest.approx(max(paid), rel=0.01, abs=0.05)
+
+
+def test_a_trial_without_time_for_a_step_is_worth_nothing_and_a_better_one_is_worth_more() -> None:
+    late = forecasts([4.0, 4.0], [0.0, 2.0], left=1.5)
+    assert np.isfinite(net_worths(late, -0.5, 100.0)).tolist() == [True, False]
+    better = forecasts(
+        [4.0, 4.0], [0.0, 0.0], 100.0, [[0, -0.2, -0.4, -0.6, -0.7, -0.8], [0, -0.3, -0.5, -0.7, -0.8, -0.9]]
+    )
+    worths = net_worths(better, -0.5, 100.0)
+    assert worths[1] > worths[0] > 0
+    assert np.all(net_worths(better, -2.0, 1e-3) < 0)

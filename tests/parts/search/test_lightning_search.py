@@ -98,6 +98,14 @@ def test_at_its_target_a_search_is_over(study: optuna.Study, tmp_path: Path) -> 
     assert study.trials[found.trial].datetime_start == last or len(study.trials[found.trial].intermediate_values) > 1
 
 
+def test_a_search_ends_when_no_training_is_worth_its_time(study: optuna.Study, tmp_path: Path) -> None:
+    found = Search(study, Made(), "1h", metric="val_loss", folder=tmp_path, worth=1e-6).run()
+    # The first epoch is trained in any case; no second one of any trial can be worth a microsecond for 1 %.
+    assert found.trial == 0
+    assert [list(trial.intermediate_values) for trial in study.trials] == [[0]]
+    assert study.trials[0].state == TrialState.PRUNED
+
+
 def test_a_search_ends_at_its_deadline(study: optuna.Study, tmp_path: Path) -> None:
     began = time.monotonic()
     Search(study, Made(max_epochs=40), 3, metric="val_loss", folder=tmp_path).run()
@@ -217,6 +225,7 @@ def test_a_trainer_that_cannot_be_made_does_not_end_the_search(study: optuna.Stu
     [
         ({"max_trials": 0}, "max_trials must be at least 1, got 0"),
         ({"deadline": "soon"}, "must be a duration"),
+        ({"worth": 0}, "duration must be positive, got 0"),
         ({"target": float("nan")}, "target must be finite, got nan"),
     ],
 )

@@ -90,6 +90,16 @@ def test_a_metric_can_be_maximised_up_to_a_target(pool: MadeUpPool, tmp_path: Pa
     assert {job.state for job in pool.jobs()} == {State.ENDED}
 
 
+@pytest.mark.parametrize(("worth", "ends"), [("10m", (59.0, 61.0)), ("0.1s", (2.0, 40.0)), ("0.001s", (1.0, 4.0))])
+def test_a_search_ends_when_no_training_is_worth_its_time(
+    pool: MadeUpPool, tmp_path: Path, worth: str, ends: tuple[float, float]
+) -> None:
+    best = search_of(pool, tmp_path, worth=worth).run()
+    assert ends[0] <= pool.now <= ends[1]
+    assert best.value == reached(pool)
+    assert {job.state for job in pool.jobs()} == {State.ENDED}
+
+
 def test_other_jobs_have_their_devices_by_the_policy(pool: MadeUpPool, tmp_path: Path) -> None:
     """A job that must have both devices for its last 10 s, in the middle of a search for both."""
     urgent = Job("urgent", 16.0, BatchTarget(150), min_devices=1)

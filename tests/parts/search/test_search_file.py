@@ -27,6 +27,7 @@ search:
   mode: max
   epochs: 20
   target: 0.9
+  worth: 10m
   trials: 50
   at_once: 2
   sampler: random
@@ -53,7 +54,9 @@ def problems(tmp_path: Path, text: str) -> list[str]:
 def test_a_search_is_read(tmp_path: Path) -> None:
     spec = read(tmp_path)
     assert (spec.name, spec.metric, spec.mode, spec.epochs) == ("night", "val_acc", "max", 20)
-    assert (spec.target, spec.trials, spec.at_once, spec.sampler, spec.seed) == (0.9, 50, 2, "random", 7)
+    assert (spec.target, spec.worth, spec.trials, spec.at_once, spec.sampler, spec.seed) == (
+        0.9, 600.0, 50, 2, "random", 7,
+    )  # fmt: skip
     assert [one.name for one in spec.space] == [
         "model.init_args.lr", "data.init_args.batch_size", "optimizer.class_path",
     ]  # fmt: skip
@@ -138,14 +141,16 @@ search:
         ("  metric: val_acc\n", "", "night.yaml:6:1: search: metric is missing; expected one such as val_loss"),
         ("epochs: 20", "epochs: 1", "night.yaml:9:3: search.epochs: must be at least 2"),
         ("epochs: 20", "epochs: 0", "night.yaml:9:3: search.epochs: must be at least 2"),
-        ("trials: 50", "trials: 0", "night.yaml:11:3: search.trials: must be a whole number from 1 to 1000000, got 0"),
-        ("seed: 7", "seed: -1", "night.yaml:14:3: search.seed: must be a whole number from 0 to 2**32 - 1, got -1"),
+        ("trials: 50", "trials: 0", "night.yaml:12:3: search.trials: must be a whole number from 1 to 1000000, got 0"),
+        ("seed: 7", "seed: -1", "night.yaml:15:3: search.seed: must be a whole number from 0 to 2**32 - 1, got -1"),
         ("sampler: random", "sampler: tpf", "search.sampler: 'tpf' is unknown; did you mean 'tpe'?"),
         ("target: 0.9", "target: .inf", "night.yaml:10:3: search.target: must be finite"),
+        ("worth: 10m", "worth: 0", "night.yaml:11:3: search.worth: duration must be positive, got 0"),
+        ("worth: 10m", "worth: a lot", "night.yaml:11:3: search.worth: duration must be such as '90s'"),
         (
             "{float: [1e-4, 0.1], log: true}",
             "0.1",
-            "night.yaml:16:5: search.space.model.init_args.lr: expected {float:",
+            "night.yaml:17:5: search.space.model.init_args.lr: expected {float:",
         ),
         ("[1e-4, 0.1]", "[0.1, 1e-4]", "must have a low end below its high end, got [0.1, '1e-4']"),
         ("[1e-4, 0.1]", "[0, 0.1]", "lr.float: must be above 0 where log is true, got 0"),

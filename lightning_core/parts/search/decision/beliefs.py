@@ -43,6 +43,7 @@ class TrialForecasts:
     ) -> None:
         self._model, self._mean, self._covariance = model, mean, covariance
         self._step, self._pace, self._starts, self._left = step, pace, starts, left
+        self.trials = len(step)
 
     def expected(self, lost: FloatArray) -> FloatArray:
         """Return the expected values at the deadline if trials do not train for some seconds first.
@@ -57,14 +58,19 @@ class TrialForecasts:
         phi = self._model.basis(np.maximum(reach, 1.0).ravel()).reshape(*reach.shape, KNOTS)
         return np.where(reach > 0.0, np.einsum("nqk,nk->nq", phi, self._mean), np.inf)
 
-    def slices(self) -> tuple[FloatArray, FloatArray]:
-        """Return how much a slice of training tells: slices end at the knots, and at the deadline.
+    def slices(self, last: int = KNOTS - 1) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return how much a slice of training tells: slices end at the knots, and at the end of the training.
+
+        Args:
+            last: Knot at which training ends; it ends at the deadline if that is sooner, or by default.
 
         Returns:
-            Seconds of each slice, ``(n, slices)``, 0 for one that is over; and the standard deviation of the change of
-            the expected value at the deadline by it, ``(n, slices)``.
+            Seconds of each slice, ``(n, slices)``, 0 for one that is over; the standard deviation of the change of the
+            expected value at the end by it, ``(n, slices)``; and that value, ``(n,)``.
         """
         reach = self._reach(np.array([self._left]))[:, 0]
+        if last < KNOTS - 1:
+            reach = np.clip(np.ceil(np.exp(self._model.knots[last]) - 1e-9), self._step, reach)
         end = self._model.basis(np.maximum(reach, 1.0))
         seconds, told = np.zeros((2, len(reach), KNOTS))
         at, left = self._step, self._covariance.copy()
@@ -77,7 +83,13 @@ class TrialForecasts:
             left -= gain[:, None, None] * along[:, :, None] * along[:, None, :]
             seconds[:, k] = np.where(stop > self._step, (stop - self._step) * self._pace + self._starts, 0.0)
             at = stop
-        return seconds, np.sqrt(np.cumsum(told, axis=1))
+        return seconds, np.sqrt(np.cumsum(told, axis=1)), np.einsum("ik,ik->i", end, self._mean)
+
+    def after(self, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return mean and standard deviation of the value at a step of each trial, ``(n,)``."""
+        phi = self._model.basis(np.maximum(steps, 1.0))
+        variance = np.einsum("ik,ikl,il->i", phi, self._covariance, phi)
+        return np.einsum("ik,ik->i", phi, self._mean), np.sqrt(variance)
 
     def _reach(self, left: FloatArray) -> FloatArray:
         """Return the steps that trials reach with seconds left ``(q,)``, as ``(n, q)``."""

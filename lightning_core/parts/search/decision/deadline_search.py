@@ -3,7 +3,8 @@
 A device goes to the trial whose next slice of training promises most for the value at the deadline. Its promise is
 information, by which a better trial may be chosen to be trained until the end. Its cost is the progress that the
 waiting trials could have made in the same time. A new draw is one of the trials. As time runs out there is less to
-choose from, so exploration ends by itself.
+choose from, so exploration ends by itself. If it is said what a better value is worth, trials that are not worth their
+device time do not train, and the search ends when none is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from lightning_core.core.arrays import FloatArray
 from lightning_core.parts.search.decision.beliefs import Beliefs
-from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices
+from lightning_core.parts.search.decision.knowledge_gradient import gains_of_slices, net_worths
 from lightning_core.parts.search.decision.metric_scale import Mode
 from lightning_core.parts.search.decision.trials import Trial, usual_pace
 
@@ -28,6 +29,8 @@ FINISHING = 0.9
 # A search plans for the end of a period, of this many whole trials at the usual pace: with endless time nothing would
 # ever be worth training to its end.
 PERIOD = 4.0
+# What ``worth`` is given for, on the scale of the values.
+PERCENT = 0.01
 # Trials that are compared at once, the best by forecast: the others are too far behind to matter.
 MAX_COMPARED = 24
 
@@ -37,7 +40,8 @@ class ComparedTrials(NamedTuple):
 
     numbers: list[int]
     gains: FloatArray
-    """Expected improvement at the deadline by the best slice of each, ``(n,)``; -inf without time for a step."""
+    """Expected improvement at the deadline by the best slice of each, ``(n,)``; -inf without time for a step, or if
+    not worth its time."""
     expected: FloatArray
     """Expected value of each at the deadline if it trains until then, on the scale, ``(n,)``."""
 
@@ -60,6 +64,7 @@ class DeadlineSearch:
         start: Seconds that it takes to start or resume a trial.
         max_trials: Number of trials that may begin.
         target: Value that is enough: the search ends as soon as it is reached.
+        worth: Device seconds that a value 1 % better is worth (0.01 on the `MetricScale`); None for any.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -74,6 +79,7 @@ class DeadlineSearch:
         start: float = 0.0,
         max_trials: float = math.inf,
         target: float | None = None,
+        worth: float | None = None,
     ) -> None:
         if mode not in ("min", "max"):
             raise ValueError(f"mode must be 'min' or 'max', got {mode!r}")
@@ -83,8 +89,11 @@ class DeadlineSearch:
             raise ValueError("deadline must be a number, got nan")
         if target is not None and not math.isfinite(target):
             raise ValueError(f"target must be finite, got {target}")
+        if worth is not None and not (math.isfinite(worth) and worth > 0.0):
+            raise ValueError(f"worth must be finite and above 0 seconds, got {worth}")
         self.deadline, self.max_steps = deadline, max_steps
         self.mode, self.start, self.max_trials, self.target = mode, start, max_trials, target
+        self.worth = worth
         self.trials = list[Trial]()
         self.beliefs = Beliefs(max_steps, mode)
         self._began: float | None = None
@@ -146,7 +155,7 @@ class DeadlineSearch:
         return next((other for other in ranked if other == number or self._waits(other)), None) == number
 
     def choose(self, now: float) -> int | None:
-        """Return the trial to which a free device goes: a paused one, NEW, or None if none can train a step."""
+        """Return the trial to which a free device goes: a paused one, NEW, or None if none can train or is worth it."""
         if self.is_over(now):
             return None
         return next((number for number in self._compared(now).ranked() if self._waits(number)), None)
@@ -204,8 +213,11 @@ class DeadlineSearch:
         running = np.array([trial is not None and trial.running for trial in trials])
         new = np.array([trial is None for trial in trials])
         row = numbers.index(leaving) if leaving in numbers else None
-        gains, seconds = gains_of_slices(forecasts, running, new, float(self.beliefs.scale.scaled(best)), row)
+        scaled = float(self.beliefs.scale.scaled(best))
+        gains, seconds = gains_of_slices(forecasts, running, new, scaled, row)
         if self.target is not None:
             gains = gains / np.maximum(seconds, 1e-12)
         gains = np.where(seconds > 0.0, gains, -math.inf).max(axis=1)
+        if self.worth is not None:
+            gains = np.where(net_worths(forecasts, scaled, self.worth / PERCENT) > 0.0, gains, -math.inf)
         return ComparedTrials(numbers, gains, forecasts.expected(np.zeros(1))[:, 0])

@@ -20,6 +20,7 @@ from scipy.special import ndtr
 
 from lightning_core.core.arrays import BoolArray, FloatArray
 from lightning_core.parts.search.decision.beliefs import TrialForecasts
+from lightning_core.parts.search.decision.growth_curves import KNOTS
 
 
 def gains_of_slices(
@@ -39,7 +40,7 @@ def gains_of_slices(
         Improvements, ``(n, slices)``, negative where the others lose more than is learned; and the seconds of the
         slices.
     """
-    seconds, told = forecasts.slices()
+    seconds, told, _ = forecasts.slices()
     n, slices = seconds.shape
     at_once = forecasts.expected(np.zeros(1))[:, 0]
     # Forecast of each other trial while a slice of this one is trained, (others, n, slices).
@@ -53,6 +54,40 @@ def gains_of_slices(
     now = min(best, float(np.min(at_once[~new], initial=math.inf)))
     finite = np.where(np.isfinite(at_once), at_once, best)[:, None]
     told = np.maximum(told, 1e-12)
-    z = (without - finite) / told
+    return now - (without - expected_below(without, finite, told)), seconds
+
+
+def net_worths(forecasts: TrialForecasts, best: float, worth: float) -> FloatArray:
+    """Return what training each trial is expected to be worth, less its device time.
+
+    A trial is trained for a slice, and on to some knot if what was learned makes the rest worth its time. With the
+    improvement a of the best value so far that the rest would have to bring, seconds over worth,
+
+        worth E[(best - a - M)+] - seconds of the slice,    M ~ N(m, tau^2),
+
+    for the best slice and knot. A search that stops when no trial is worth its cost stops as in Pandora's box (Q. Xie,
+    L. Cai, A. Terenin, P. Frazier and Z. Scully, Cost-aware stopping for Bayesian optimization, arXiv 2507.12453).
+
+    Args:
+        forecasts: Forecasts of ``n`` trials.
+        best: Best value so far.
+        worth: Device seconds that an improvement by 1 is worth.
+
+    Returns:
+        Device seconds, ``(n,)``; -inf for a trial without time for a step.
+    """
+    net = np.full(forecasts.trials, -math.inf)
+    for last in range(KNOTS):
+        seconds, told, mean = forecasts.slices(last)
+        rest = seconds[:, -1:] - seconds
+        gains = expected_below(best - rest / worth, mean[:, None], np.maximum(told, 1e-12))
+        net = np.maximum(net, np.where(seconds > 0.0, worth * gains - seconds, -math.inf).max(axis=1))
+    return net
+
+
+def expected_below(limit: FloatArray, mean: FloatArray, deviation: FloatArray) -> FloatArray:
+    """Return by how much a normal variable is expected to be below a limit, E[(limit - M)+]."""
+    z = (limit - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    return now - (without - told * (z * ndtr(z) + density)), seconds
+    expected: FloatArray = deviation * (z * ndtr(z) + density)
+    return expected
