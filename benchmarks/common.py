@@ -23,7 +23,9 @@ PATHS = {
     "plots": "write pictures to this folder",
     "folder": "keep what is done in this folder, and go on from what is there",
 }
-INPUTS, OUTPUTS = ("--curves", "--traces", "--data"), ("--json", "--results", "--plots", "--folder")
+INPUTS = ("--curves", "--traces", "--data")
+# Options that the figures do not depend on: where they are kept, and for how long a benchmark that is continued runs.
+OUTPUTS = ("--json", "--results", "--plots", "--folder", "--plays", "--minutes")
 # The file of --json that stands for standard output.
 SCREEN = Path("-")
 

@@ -21,7 +21,7 @@ from benchmarks import faq_page
 from benchmarks.labels import HEADINGS, LABELS, QUOTED, SIZES
 from benchmarks.papers.decor_page import decor_section
 from benchmarks.papers.papers_page import section
-from benchmarks.trained.tables_page import tables_section
+from benchmarks.papers.trained_page import tables_section
 from lightning_core.storage.atomic_files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from benchmarks.curves.bundles import draw_at, recordings
+from benchmarks.papers.trained_page import tables_section
 from benchmarks.recording import RUNS
 from benchmarks.recording.models import Learner, QLearner
 from benchmarks.trained import paper_tables
 from benchmarks.trained.paper_tables import MAIN, OTHERS, ROWS, wanted
 from benchmarks.trained.plays import FIVE, KINDS, TABLES, TEN, JobPlayed, Play, Plays, ceiling
 from benchmarks.trained.recorded_training import Recorded, RecordedData, RecordedQ, keep_data, module_of
-from benchmarks.trained.tables_page import tables_section
 from lightning_core.planning.moore_hodgson import largest_feasible_set
 from lightning_core.simulation.recorded_curves import SHIPPED, load_curves
 

@@ -219,7 +219,7 @@ def test_windows_count_on_what_a_job_does_while_more_nodes_start() -> None:
     assert group.meanwhile.tolist() == [0, 4, 8]
     assert group.gains(np.array([0, 1, 2])).tolist() == [[0, 5, 10], [0, 10, 14], [0, 9, 20]]
     after, cost = np.tile(np.arange(31.0), (3, 1, 1)), np.array([[0.0, 5.0, 7.0]])
-    before = step_back(after, cost, group)
+    before = step_back(after, cost, group, np.zeros_like(after[0]))
     assert before[:, 0, 0].tolist() == [3.0, 7.0, 13.0]  # two nodes at last: 10 - 7, 14 - 7, 20 - 7
 
 
