@@ -58,6 +58,8 @@ class EndedTraining:
     """Lowest mean loss over a window by then, or by its deadline; infinite if it never had one."""
     busy: float
     """Seconds for which its process held a core."""
+    building: float = 0.0
+    """Seconds from when its turn came until it trained."""
 
     @property
     def verdict(self) -> Verdict:
@@ -154,9 +156,13 @@ def train(
     from lightning_core.core.targets import LossTarget
     from lightning_core.core.targets.judge import TargetJudge
 
-    judge, met, seen, busy = TargetJudge(LossTarget("loss", job.target), WINDOW), list[float](), [], time.process_time()
+    judge, met, seen = TargetJudge(LossTarget("loss", job.target), WINDOW), list[float](), []
+    busy, came, begins = time.process_time(), clock(), list[float]()
 
     class Ends(pl.Callback):
+        def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+            begins.append(clock())
+
         def on_train_batch_end(
             self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
         ) -> None:
@@ -172,7 +178,7 @@ def train(
         if judge.see(cell.batches, cell.value, evaluated=False):
             met.append(after)
 
-    if clock() >= job.deadline:
+    if came >= job.deadline:
         return EndedTraining(None, float("inf"), 0.0)
     meter = LossMeter(see, job.cell)
     pl.seed_everything(job.config["seed_everything"], verbose=False)
@@ -185,7 +191,7 @@ def train(
     options: dict[str, Any] = {"devices": 1, "max_epochs": -1, "callbacks": [Ends(), *callbacks]} | quiet | trainer
     pl.Trainer(**options).fit(_made(job.config["model"]), _made(job.config["data"]))
     means = np.convolve(seen, np.ones(WINDOW) / WINDOW, "valid") if len(seen) >= WINDOW else [np.inf]
-    return EndedTraining(met[0] if met else None, float(np.min(means)), time.process_time() - busy)
+    return EndedTraining(met[0] if met else None, float(np.min(means)), time.process_time() - busy, begins[0] - came)
 
 
 def _class(given: Mapping[str, Any]) -> Any:

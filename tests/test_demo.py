@@ -162,6 +162,7 @@ def test_a_training_that_nothing_manages_ends_by_its_target_or_at_its_deadline()
     assert first.finished_at is not None
     assert 0 < first.finished_at <= 3.0
     assert first.best <= reached
+    assert 0 < first.building < first.finished_at
     assert missed.verdict is Verdict.MISSED
     assert 0 < missed.best < first.best, "it trains on until its deadline"
     assert 0 < first.busy < missed.busy

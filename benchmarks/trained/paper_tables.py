@@ -60,9 +60,10 @@ PLAYS = Path(__file__).parent / "plays.jsonl"
 # Seconds of work of a model in a bundle, in the mean, and what a play takes beside it.
 PER_MODEL, AROUND = 5.0, 4.0
 PERIOD = 0.5
-TRIAL, WARM_UP = 1.5, 1 / 3
+TRIAL, WARM_UP = 2.5, 1 / 3
 SEED = 1
-DELAYS = Delays(report=0.02, start=1.0)
+# Seconds that a report takes.
+REPORT = 0.02
 
 
 def config(run: str, data: Path) -> dict[str, Any]:
@@ -110,20 +111,22 @@ def _throughput(job: JobHistory) -> float:
     return (last.batches - settled.batches) / (last.busy - settled.busy)
 
 
-def live(cluster: Cluster, drawn: Drawn, row: str, folder: Path, data: Path) -> tuple[list[JobPlayed], int]:
-    """Train a bundle under a row, and return what came of its jobs, and the number of starts."""
+def live(cluster: Cluster, name: str, seed: int, drawn: Drawn, row: str, folder: Path, data: Path) -> Play:
+    """Train a bundle of a table and a seed under a row, and return what came of it."""
     if row in UNMANAGED:
         jobs = [
             UnmanagedJob(one.job.name, config(one.job.name, data), RUNS[one.job.name].mean_of, one.job.target.goal,
                          one.job.deadline)
             for one in drawn.jobs
         ]  # fmt: skip
-        ended = UNMANAGED[row](jobs, cluster.devices)
-        return [JobPlayed(one.verdict is Verdict.MET, one.best, one.busy) for one in ended.jobs], 0
+        ended = UNMANAGED[row](jobs, cluster.devices).jobs
+        came = [JobPlayed(one.verdict is Verdict.MET, one.best, one.busy) for one in ended]
+        return Play(name, seed, row, tuple(came), 0, float(np.mean([one.building for one in ended if one.busy])))
     terms = {one.job.name: {"deadline": f"{one.job.deadline:.3f}s", "target": {"loss": one.job.target.goal}}
              for one in drawn.jobs}  # fmt: skip
     history = run(cluster, terms, ROWS[row], folder, data)
-    return [played(one) for one in history.jobs], starts(history)
+    building = min(one.progress[0].time - one.progress[0].busy - one.submitted for one in history.jobs if one.progress)
+    return Play(name, seed, row, tuple(map(played, history.jobs)), starts(history), building)
 
 
 def played(job: JobHistory) -> JobPlayed:
@@ -133,13 +136,23 @@ def played(job: JobHistory) -> JobPlayed:
     return JobPlayed(job.verdict is Verdict.MET, float(seen.min(initial=np.inf)), busy)
 
 
-def simulated(drawn: Drawn, row: str, devices: int, folder: Path) -> tuple[list[JobPlayed], int]:
-    """Play a bundle to the scheduler in virtual time, and return the same of it as :func:`live`."""
+def simulated(drawn: Drawn, row: str, devices: int, building: float, folder: Path) -> tuple[list[JobPlayed], int]:
+    """Play a bundle to the scheduler in virtual time, and return what came of its jobs, and the number of starts.
+
+    Args:
+        drawn: The bundle.
+        row: Name of the row.
+        devices: Number of devices.
+        building: Seconds as in :class:`Play`: until the jobs can train; one after another, of each before it does.
+        folder: New folder for the journal.
+    """
     chosen = Bundle.from_dict({"jobs": {"a": {**config(drawn.jobs[0].job.name, folder), "deadline": "1s",
                                               "target": {"batches": 1}}}}).with_policy(ROWS[row]).settings  # fmt: skip
     settings = Settings(policy=chosen.policy, policy_args=chosen.policy_args, period=PERIOD, devices=devices)
     folder.mkdir(parents=True)
-    outcome = Simulation(settings, drawn.jobs, DELAYS, folder / "journal.db").run()
+    each = row == "one after another"
+    delays = Delays(report=REPORT, switch=building if each else 0.0, start=0.0 if each else building)
+    outcome = Simulation(settings, drawn.jobs, delays, folder / "journal.db").run()
     jobs = []
     for one, recording in zip(outcome.jobs, drawn.recordings, strict=True):
         cells = int(np.searchsorted(recording.position, one.batches, "right"))
@@ -187,11 +200,11 @@ def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, min
                         plays.drawn_at(name, seed, rates)
                     drawn = given.draw(plays.rates[name, seed], seed, PER_MODEL)
                     began = time.monotonic()
-                    jobs, count = live(cluster, drawn, row, folder / "live", data)
-                    plays.add(Play(name, seed, row, tuple(jobs), count))
+                    play = live(cluster, name, seed, drawn, row, folder / "live", data)
+                    plays.add(play)
                     took, bound = time.monotonic() - began, ceiling(drawn, given.devices)
                     print(
-                        f"   {name}, seed {seed}, {row}: {sum(one.met for one in jobs)} met of {bound} ({took:.0f} s)",
+                        f"   {name}, seed {seed}, {row}: {play.met} met of {bound} ({took:.0f} s)",
                         flush=True,
                     )
 
@@ -255,10 +268,10 @@ COLUMNS = (
 
 
 def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) -> list[Play]:
-    found = []
+    found, building = [], float(np.mean([one.building for one in plays]))
     with tempfile.TemporaryDirectory() as temp:
         for one in plays:
-            jobs, count = simulated(drawn[one.seed], one.row, devices, Path(temp) / str(one.seed))
+            jobs, count = simulated(drawn[one.seed], one.row, devices, building, Path(temp) / str(one.seed))
             found.append(Play(one.table, one.seed, one.row, tuple(jobs), 0 if one.row in UNMANAGED else count))
     return found
 

@@ -101,6 +101,8 @@ class Play:
         row: Name of the row.
         jobs: What came of each job, in the order of the bundle.
         starts: Number of times that the share of a job went from nothing to something; 0 where nothing manages them.
+        building: Seconds until the first job trained; where nothing manages them, from the turn of a job until it
+            trained, in the mean.
     """
 
     table: str
@@ -108,6 +110,7 @@ class Play:
     row: str
     jobs: tuple[JobPlayed, ...]
     starts: int = 0
+    building: float = 1.0
 
     @property
     def met(self) -> int:
@@ -193,7 +196,7 @@ class Plays:
         """Keep a play."""
         # JSON has no infinity: a job without a loss gets the largest number there is.
         jobs = [(one.met, float(f"{min(one.best, 1e300):.5g}"), round(one.busy, 3)) for one in play.jobs]
-        self._append(asdict(play) | {"jobs": jobs})
+        self._append(asdict(play) | {"jobs": jobs, "building": round(play.building, 3)})
 
     def _append(self, line: Mapping[str, object]) -> None:
         with self._path.open("a") as opened:

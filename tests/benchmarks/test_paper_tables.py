@@ -59,7 +59,7 @@ def test_the_bound_is_never_passed_in_virtual_time(name: str, tmp_path: Path) ->
         assert bound >= largest_feasible_set(
             drawn.work, np.array([one.job.deadline for one in drawn.jobs]), 0.0, devices=table.devices
         ).sum()  # fmt: skip
-        jobs, begun = paper_tables.simulated(drawn, "triage", table.devices, tmp_path / str(seed))
+        jobs, begun = paper_tables.simulated(drawn, "triage", table.devices, 1.0, tmp_path / str(seed))
         play = Play(name, seed, "triage", tuple(jobs), begun)
         assert play.met <= bound
         assert 0.0 <= play.wasted <= 1.0
@@ -83,7 +83,7 @@ def test_the_bound_of_two_devices_counts_what_does_not_fit_after_a_deadline() ->
 def test_every_row_plays_a_bundle_in_virtual_time(tmp_path: Path) -> None:
     drawn = TABLES["five"].draw(rates(), 1, 2.0)
     for row in ROWS:
-        jobs, begun = paper_tables.simulated(drawn, row, 1, tmp_path / row)
+        jobs, begun = paper_tables.simulated(drawn, row, 1, 0.5, tmp_path / row)
         assert begun >= sum(one.met for one in jobs), row
 
 
