@@ -906,12 +906,6 @@ QUOTED = (
         "{:.0f} ms",
     ),
     Quoted(
-        "core",
-        ("ours_ceiling_fraction",),
-        "Deadlines met by `triage` on recorded curves, as a fraction of what a clairvoyant scheduler meets",
-        "{:.2f}",
-    ),
-    Quoted(
         "paper_tables",
         ("ten_triage_met", "ten_all_at_once_met", "ten_one_after_another_met", "ten_triage_ceiling"),
         "Ten real trainings on one device, live: met by `triage`; all at once; one after another; at most",
