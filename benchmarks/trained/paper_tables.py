@@ -3,7 +3,7 @@
 Five models (LARA's first table) and ten (its second, and LaiRA's two) are those of which there are recordings: images,
 text, speech and reinforcement learning. Targets and deadlines are drawn by the papers' rules from these recordings at
 the throughputs of this machine (:mod:`benchmarks.trained.plays`), LARA's and LaiRA's by turns. Beside each live run the
-same bundle is simulated at the same throughputs. Policies are as they are without settings of their own.
+same bundle is simulated at about the same throughputs. Policies are as they are without settings of their own.
 
 *All at once* and *one after another* are what people do today: trainings that nothing manages
 (:mod:`examples.unmanaged`), simulated as equal shares and first come first served.
@@ -20,6 +20,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ TRIAL, WARM_UP = 2.5, 1 / 3
 SEED = 1
 # Seconds that a report takes.
 REPORT = 0.02
+# A bundle is simulated several times, at throughputs that are drawn around those that were measured: they drift by as
+# much within a run, and some policies decide by little.
+DRAWS, DRIFT = 6, 0.1
 
 
 def config(run: str, data: Path) -> dict[str, Any]:
@@ -233,7 +237,8 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
         if not some:
             continue
         virtual = _simulated(drawn, some, given.devices)
-        met, met_virtual = (np.array([one.met for one in many], float) for many in (some, virtual))
+        met = np.array([one.met for one in some], float)
+        met_virtual = np.array([one.met for one in virtual], float).reshape(len(some), DRAWS).mean(1)
         key = f"{name}_{row.replace(' ', '_')}"
         figures = {
             "seeds": float(len(some)),
@@ -268,12 +273,25 @@ COLUMNS = (
 
 
 def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) -> list[Play]:
+    """Return the simulated plays of each live one, ``DRAWS`` of them, in order."""
     found, building = [], float(np.mean([one.building for one in plays]))
     with tempfile.TemporaryDirectory() as temp:
         for one in plays:
-            jobs, count = simulated(drawn[one.seed], one.row, devices, building, Path(temp) / str(one.seed))
-            found.append(Play(one.table, one.seed, one.row, tuple(jobs), 0 if one.row in UNMANAGED else count))
+            rng = np.random.default_rng(one.seed)
+            for number in range(DRAWS):
+                bundle = _drifted(drawn[one.seed], rng)
+                folder = Path(temp) / f"{one.seed}-{number}"
+                jobs, count = simulated(bundle, one.row, devices, building, folder)
+                count = 0 if one.row in UNMANAGED else count
+                found.append(Play(one.table, one.seed, one.row, tuple(jobs), count))
     return found
+
+
+def _drifted(bundle: Drawn, rng: np.random.Generator) -> Drawn:
+    """Return a bundle whose throughputs are not quite what they were."""
+    factors = np.exp(rng.normal(0.0, DRIFT, len(bundle.jobs))).tolist()
+    jobs = [replace(one, throughput=one.throughput * by) for one, by in zip(bundle.jobs, factors, strict=True)]
+    return replace(bundle, jobs=tuple(jobs))
 
 
 def measure(names: Sequence[str], plays: Plays, data: Path, minutes: float, *, quick: bool) -> Figures:
