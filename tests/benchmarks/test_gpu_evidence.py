@@ -251,6 +251,7 @@ def test_what_is_paid_is_above_an_empty_callback_and_by_the_rounds() -> None:
     assert pair.slower() == pytest.approx(2.0)
 
 
+@pytest.mark.nightly
 def test_hooks_are_measured_alone_and_in_turns_but_for_the_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

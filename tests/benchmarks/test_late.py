@@ -42,7 +42,7 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize("job", [*JOBS[3:], *(pytest.param(job, marks=pytest.mark.nightly) for job in JOBS[:3])])
+@pytest.mark.parametrize("job", [*JOBS[4:], *(pytest.param(job, marks=pytest.mark.nightly) for job in JOBS[:4])])
 def test_no_policy_is_late_or_costs_less_than_the_optimum(job: Job) -> None:
     for available in markets(1, 10, job.ticks + 30):
         starts = [0, 30]

@@ -96,7 +96,9 @@ def test_a_job_is_late_where_that_costs_less(policy: Any, overhead: Any, forecas
     assert not cheap.on_time.any()
 
 
-@pytest.mark.parametrize("name", SPOT_POLICIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.nightly) if one == "semi-markov" else one for one in SPOT_POLICIES]
+)
 def test_every_policy_is_done_by_the_end_of_the_grace(name: str) -> None:
     there = shipped_trace()
     overhead: Overhead = "total" if name == "chain" else "launches"
