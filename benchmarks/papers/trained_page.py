@@ -17,7 +17,8 @@ INTRODUCTION = (
     "*simulated* is the same bundles in virtual time at the throughputs of this machine, the mean of six drifts by "
     "10 %. *Way* is how far a job had come from its first loss to its target by its deadline, in the mean; *lost* the "
     "part of the device time that went to jobs that missed; *starts* how often a job was given a device. In brackets: "
-    "simulated."
+    "simulated. Building is simulated as it was measured; in the pool's rows of five models on one device 1 s is "
+    "assumed."
 )
 TITLES = {
     "five": "five models, one device", "ten": "ten models, one device", "five_on_two": "five models, two devices",
