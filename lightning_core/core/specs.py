@@ -246,12 +246,14 @@ class Family(dict[str, Callable[..., T]], Generic[T]):
         return name
 
     def _check_arguments(self, name: str, factory: Callable[..., T], arguments: Mapping[str, Any]) -> None:
-        """Check that a factory takes arguments of these names."""
+        """Check that a factory takes arguments of these names, and needs no others."""
         takes = (
-            []
-            if isinstance(factory, partial) and factory.func is deepcopy
-            else list(inspect.signature(factory).parameters)
+            {} if isinstance(factory, partial) and factory.func is deepcopy else inspect.signature(factory).parameters
         )
+        for needed, one in takes.items():
+            is_named = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            if is_named and one.default is one.empty and needed not in arguments:
+                raise ValueError(f"{self.kind} {name}: {needed} must be given")
         for argument in arguments:
             if argument not in takes:
                 hint = did_you_mean(argument, takes) if takes else "; it takes none"

@@ -52,7 +52,7 @@ from lightning_core.scheduler.tables.saved_table import restore_table, table_to_
 from lightning_core.scheduler.tables.table import INFEASIBLE, MISSED, JobTable
 
 # It rises when a column, or an attribute that is saved, comes, goes or changes.
-STATE_VERSION = 29
+STATE_VERSION = 30
 _PARTS = ("curves", "policy", "forming", "rates")
 
 

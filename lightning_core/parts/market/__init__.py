@@ -19,6 +19,7 @@ from lightning_core.parts.market.cloud_events import (
     NodesSeen,
     NodesWanted,
     Quoted,
+    QuotedAhead,
     QuotedBefore,
     SelectorFeedback,
 )
@@ -61,6 +62,7 @@ part = Part(
         "nodes_seen": NodesSeen,
         "quoted": Quoted,
         "quoted_before": QuotedBefore,
+        "quoted_ahead": QuotedAhead,
         "trouble": CloudTrouble,
         "selector_feedback": SelectorFeedback,
         "earlier_feedback": EarlierFeedback,

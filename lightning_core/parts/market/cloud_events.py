@@ -16,8 +16,8 @@ from lightning_core.parts.market.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_
 
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
-# Offers of a quote, and intervals before a pool's first one: what any policy learns from at most.
-MAX_OFFERS, MAX_BEFORE = 100, 20_000
+# Offers of a quote, and intervals of a recording that a pool is told of: what any policy learns from at most.
+MAX_OFFERS, MAX_RECORDED = 100, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class QuotedBefore:
         counts: Spot nodes on offer in each.
 
     Raises:
-        ValueError: If there is none or more than :data:`MAX_BEFORE`, not one of each, or one is out of its range.
+        ValueError: If there is none or more than :data:`MAX_RECORDED`, not one of each, or one is out of its range.
     """
 
     FROM_CLIENTS: ClassVar[bool] = False
@@ -132,11 +132,36 @@ class QuotedBefore:
     counts: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        check_at_most("intervals before", len(self.prices), MAX_BEFORE)
-        if len(self.prices) != len(self.counts) or not self.prices:
-            raise ValueError(f"prices and counts must be as many, got {len(self.prices)} and {len(self.counts)}")
-        for price, available in zip(self.prices, self.counts, strict=True):
-            Quoted(price, available)
+        _check_recorded("intervals before", self.prices, self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedAhead:
+    """What will be on offer from the pool's first interval on, as a recording says that the market replays.
+
+    Args:
+        prices: Price of a spot node in each interval.
+        counts: Spot nodes on offer in each.
+
+    Raises:
+        ValueError: As of :class:`QuotedBefore`.
+    """
+
+    FROM_CLIENTS: ClassVar[bool] = False
+
+    prices: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_recorded("intervals ahead", self.prices, self.counts)
+
+
+def _check_recorded(name: str, prices: Sequence[float], counts: Sequence[int]) -> None:
+    check_at_most(name, len(prices), MAX_RECORDED)
+    if len(prices) != len(counts) or not prices:
+        raise ValueError(f"prices and counts must be as many, got {len(prices)} and {len(counts)}")
+    for price, available in zip(prices, counts, strict=True):
+        Quoted(price, available)
 
 
 class CloudPart(StrEnum):
@@ -242,7 +267,7 @@ class EarlierFeedback:
 
 
 NOTHING_WANTED = NodesWanted(0, 0, 0, Reason("market.no_nodes"))
-CloudEvent = NodesSeen | Quoted | QuotedBefore | CloudTrouble | SelectorFeedback | EarlierFeedback
+CloudEvent = NodesSeen | Quoted | QuotedBefore | QuotedAhead | CloudTrouble | SelectorFeedback | EarlierFeedback
 """Events of the market."""
 MarketAnswer = NodesWanted | IntervalEnded
 """What its controller answers beside requests for jobs."""

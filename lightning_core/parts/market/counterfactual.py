@@ -14,7 +14,7 @@ from typing import NamedTuple
 from lightning_core.core.answers import State, Verdict
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.cloud_events import SelectorFeedback
-from lightning_core.parts.market.forecasters import MarketForecaster, make_forecaster
+from lightning_core.parts.market.forecasters import make_market_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.job_model import sure_work
 from lightning_core.parts.market.market_controller import MARKET, MarketController
@@ -117,7 +117,7 @@ class CounterfactualReplay:
             )
             start = 0
         policies = list(self.terms.make().values())
-        forecasts = MarketForecaster(make_forecaster(self.terms.forecaster, market.seconds))
+        forecasts = make_market_forecaster(self.terms.forecaster, market.seconds)
         ledgers = backtest(policies, JobBatch([job], market, [start]), forecasts)
         worth = (normalised(ledger.utility, job, market.on_demand) for ledger in ledgers)
         return SelectorFeedback(name, tuple(float(one[0]) for one in worth))

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_core.parts.market.backtest import backtest
-from lightning_core.parts.market.cloud_events import MAX_BEFORE, EarlierFeedback, QuotedBefore
+from lightning_core.parts.market.cloud_events import MAX_RECORDED, EarlierFeedback, QuotedAhead, QuotedBefore
 from lightning_core.parts.market.counterfactual import CounterfactualReplay
 from lightning_core.parts.market.feedback_file import Rows, feedback_to_text
-from lightning_core.parts.market.forecasters import MarketForecaster, make_forecaster
+from lightning_core.parts.market.forecasters import make_market_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.market_controller import MARKET, MarketController
 from lightning_core.parts.market.market_terms import MarketTerms, terms_of
@@ -33,21 +33,27 @@ PLAYED, DEADLINE, MAX_NODES = 24, 10, 12
 LEAST_WORK, MOST_WORK = 0.45, 0.9
 
 
-def known_before(settings: Settings) -> list[QuotedBefore | EarlierFeedback]:
+def known_before(settings: Settings) -> list[QuotedBefore | QuotedAhead | EarlierFeedback]:
     """Return the events with which a pool on a market begins, in their order; none if nothing is known.
 
     Raises:
-        ValueError: As :func:`earlier_feedback`.
+        ValueError: As :func:`earlier_feedback`; or the future is known in intervals of another length than the pool's.
         OSError: If the recording cannot be read.
     """
     if (terms := terms_of(settings)) is None or not terms.knows_more:
         return []
-    plans, feedback = settings.controllers["market"], earlier_feedback(terms)
-    past = None if plans.get("interval", INTERVAL) != terms.seconds else terms.past()
-    before = None
+    interval, feedback = settings.controllers["market"].get("interval", INTERVAL), earlier_feedback(terms)
+    past = None if interval != terms.seconds else terms.past()
+    before = ahead = None
     if past is not None:
-        before = QuotedBefore(*(tuple(column[-MAX_BEFORE:].tolist()) for column in (past.price, past.available)))
-    return [event for event in (before, feedback) if event is not None]
+        before = QuotedBefore(*(tuple(column[-MAX_RECORDED:].tolist()) for column in (past.price, past.available)))
+    if terms.knows_future:
+        if interval != terms.seconds:
+            raise ValueError(f"interval must be that of the recording, {terms.seconds:g} s, for forecaster "
+                             f"{terms.forecaster!r}, which knows the future, got {interval:g}")  # fmt: skip
+        market = terms.market()
+        ahead = QuotedAhead(*(tuple(column.tolist()) for column in (market.price, market.available)))
+    return [event for event in (before, ahead, feedback) if event is not None]
 
 
 def earlier_feedback(terms: MarketTerms) -> EarlierFeedback | None:
@@ -83,7 +89,7 @@ def play(terms: MarketTerms, past: Market) -> Rows:
         job = replace(job, value=terms.value * on_demand_cost(job, past.on_demand))
         jobs.append(job.softened() if terms.soft_deadlines else job)
     policies = list(terms.make().values())
-    forecasts = MarketForecaster(make_forecaster(terms.forecaster, past.seconds))
+    forecasts = make_market_forecaster(terms.forecaster, past.seconds)
     ledgers = backtest(policies, JobBatch(jobs, past, starts), forecasts)
     columns = np.array([ledger.utility for ledger in ledgers]).T
     rows = [normalised(row, job, past.on_demand) for row, job in zip(columns, jobs, strict=True)]

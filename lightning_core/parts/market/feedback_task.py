@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from lightning_core.core.events import Event, PartEvent
-from lightning_core.parts.market.cloud_events import EarlierFeedback, QuotedBefore, SelectorFeedback
+from lightning_core.parts.market.cloud_events import EarlierFeedback, QuotedAhead, QuotedBefore, SelectorFeedback
 from lightning_core.parts.market.counterfactual import CounterfactualReplay, ReplayableJob
 from lightning_core.parts.market.earlier_feedback import known_before
+from lightning_core.parts.market.market_controller import MARKET, MarketController
 from lightning_core.server.host import EventNotPersistedError, Host
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,12 @@ class FeedbackTask:
             log.warning("the selector of spot policies gets no feedback: %s", error)
 
     def begin(self) -> None:
-        """Begin with the feedback of earlier pools, unless this one has had jobs."""
-        if self._replay is not None and self._replay.terms.knows_more and not self._host.scheduler.names():
+        """Begin with the feedback of earlier pools, unless this one has had jobs, and a future that plans wait for."""
+        if self._replay is None or not self._replay.terms.knows_more:
+            return
+        market = self._host.scheduler.controllers.get(MARKET)
+        awaits_recording = isinstance(market, MarketController) and market.awaits_recording
+        if awaits_recording or not self._host.scheduler.names():
             self._beginning = asyncio.get_running_loop().create_task(self._begin())
 
     async def begun(self) -> None:
@@ -94,7 +99,7 @@ class FeedbackTask:
             self._task = None
             self._on_done()
 
-    async def _deliver(self, event: SelectorFeedback | EarlierFeedback | QuotedBefore) -> None:
+    async def _deliver(self, event: SelectorFeedback | EarlierFeedback | QuotedBefore | QuotedAhead) -> None:
         while True:
             try:
                 await self._handle(PartEvent.of(event))

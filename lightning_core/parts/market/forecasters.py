@@ -14,10 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
+from lightning_core.core.limits import MAX_FACTOR, MAX_SEED, check_at_most
 from lightning_core.core.specs import Family, Spec, parse_spec
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.observation import SpotForecast
 from lightning_core.parts.market.spot_market import Market
+from lightning_core.parts.market.traces import INTERVAL
 from lightning_core.planning.time_series import (
     REFIT,
     WINDOW,
@@ -31,8 +33,9 @@ from lightning_core.planning.time_series import (
 )
 
 __all__ = [
-    "FORECASTERS", "Arima", "Autoregressive", "Forecaster", "LastValue", "LiveMarketForecaster", "MarketForecaster",
-    "Noisy", "Perfect", "Seasonal", "Tails", "errors", "make_forecaster", "make_live_forecaster",
+    "CAUSAL", "FORECASTERS", "Arima", "Autoregressive", "Forecaster", "LastValue", "LiveMarketForecaster",
+    "MarketForecaster", "Noise", "Noisy", "Perfect", "Seasonal", "Tails", "check_live", "errors", "is_reproducible",
+    "knows_future", "make_causal_forecaster", "make_forecaster", "make_live_forecaster", "make_market_forecaster",
 ]  # fmt: skip
 
 # Smallest price that is forecast.
@@ -65,6 +68,47 @@ class Noisy:
         else:
             errors = np.clip(0.5 * draw.standard_t(1.5, true.T.shape), -6, 6).T
         return true + self.by * errors * (true if self.scale is None else self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The true prices and counts of a market with the paper's artificial errors (:class:`Noisy`), drawn apart.
+
+    Args:
+        by: Size of the errors: 0.1 is 10 %, and 0 is the perfect forecast.
+        price: Price that errors of prices are relative to, such as that of an on-demand node; ``None``: the true one.
+        count: Count that errors of counts are relative to, such as half the most nodes; ``None``: the true one.
+        tails: Distribution of the errors, ``"uniform"`` or ``"heavy"``.
+        seed: Seed of the errors.
+
+    Raises:
+        ValueError: If one is out of its range.
+    """
+
+    by: float
+    price: float | None = None
+    count: float | None = None
+    tails: Tails = "uniform"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("by", "price", "count"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_FACTOR:
+                raise ValueError(f"{name} must be 0 to {MAX_FACTOR:g}, got {value}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        check_at_most("seed", self.seed, MAX_SEED)
+
+    @property
+    def prices(self) -> Noisy:
+        """The forecaster of prices."""
+        return Noisy(self.by, self.price, self.tails, 2 * self.seed)
+
+    @property
+    def counts(self) -> Noisy:
+        """The forecaster of counts."""
+        return Noisy(self.by, self.count, self.tails, 2 * self.seed + 1)
 
 
 @dataclass(slots=True)
@@ -149,21 +193,32 @@ class MarketForecaster:
     """Forecasts a market by a forecaster of prices and one of counts; the tables of a market are computed once.
 
     Args:
-        prices: Forecaster of prices.
+        prices: Forecaster of prices, or noise on prices and counts.
         counts: Forecaster of counts; None for the same. Two that draw at random should have different seeds.
+
+    Attributes:
+        recording: The market whose tables are made, where that of a batch is known only up to now: the recording that
+            a live market replays, whose last interval continues. None: the batch's own.
+        first: Interval of the batch's market that is the first of the recording.
     """
 
-    def __init__(self, prices: Forecaster, counts: Forecaster | None = None) -> None:
-        self._prices, self._counts = prices, counts or prices
+    def __init__(self, prices: Forecaster | Noise, counts: Forecaster | None = None) -> None:
+        self._prices, self._counts = (
+            (prices.prices, prices.counts) if isinstance(prices, Noise) else (prices, counts or prices)
+        )
+        self.recording: Market | None = None
+        self.first = 0
         self._tables: dict[tuple[int, int], tuple[Market, FloatArray, FloatArray]] = {}
 
     def look(self, batch: JobBatch, interval: int, horizon: int) -> SpotForecast:
         """Return the interval and this many after it, one row a job."""
-        at = batch.starts + np.minimum(interval, batch.deadline - 1)
-        several = [self._of(market, horizon) for market in batch.markets] if horizon else []
-        return _forecast(batch, interval, [
-            (prices[row], counts[row]) for (_, prices, counts), row in zip(several, at, strict=bool(horizon))
-        ])  # fmt: skip
+        at = batch.starts + np.minimum(interval, batch.deadline - 1) - self.first
+        ahead = []
+        for market, row in zip(batch.markets, at.tolist(), strict=True) if horizon else ():
+            _, prices, counts = self._of(self.recording or market, horizon)
+            last = min(row, len(prices) - 1)
+            ahead.append((prices[last], counts[last]))
+        return _forecast(batch, interval, ahead)
 
     def _of(self, market: Market, horizon: int) -> tuple[Market, FloatArray, FloatArray]:
         key = id(market), horizon
@@ -213,14 +268,19 @@ def _forecast(batch: JobBatch, interval: int, ahead: Sequence[Sequence[FloatArra
     return SpotForecast(prices, counts)
 
 
-FORECASTERS: Family[Forecaster] = Family(
+FORECASTERS: Family[Forecaster | Noise] = Family(
     "forecaster",
-    {"last": LastValue, "autoregressive": Autoregressive, "seasonal": Seasonal, "arima": Arima, "perfect": Perfect},
-)
+    {
+        "last": LastValue, "autoregressive": Autoregressive, "seasonal": Seasonal, "arima": Arima, "perfect": Perfect,
+        "noisy": Noise,
+    },
+)  # fmt: skip
 """Forecasters by name, as :func:`make_forecaster` makes them. ``arima`` needs statsmodels."""
+CAUSAL = tuple(name for name, kind in FORECASTERS.items() if hasattr(kind, "newest"))
+"""Those that know no future."""
 
 
-def make_forecaster(text: str, seconds: float) -> Forecaster:
+def make_forecaster(text: str, seconds: float) -> Forecaster | Noise:
     """Return a forecaster by its spec, such as ``autoregressive:order=4``.
 
     Args:
@@ -236,23 +296,60 @@ def make_forecaster(text: str, seconds: float) -> Forecaster:
     return FORECASTERS.make(text)
 
 
-def make_live_forecaster(text: str, seconds: float) -> LiveMarketForecaster:
-    """Return a forecaster for a live market.
+def make_causal_forecaster(text: str, seconds: float) -> LiveForecaster:
+    """Return a forecaster that knows no future.
 
     Raises:
-        ValueError: As :func:`make_forecaster`; or it knows the future, or what it needs is not installed.
+        ValueError: As :func:`make_forecaster`; or it knows the future.
     """
     made = make_forecaster(text, seconds)
+    if not isinstance(made, LiveForecaster):
+        can = ", ".join(CAUSAL)
+        words = f"forecaster must be one of {can} where the future is not recorded, got {text!r}, which knows it"
+        raise ValueError(words)
+    return made
+
+
+def make_market_forecaster(text: str, seconds: float) -> MarketForecaster:
+    """Return a forecaster for a recorded market.
+
+    Raises:
+        ValueError: As :func:`make_forecaster`.
+    """
+    return MarketForecaster(make_forecaster(text, seconds))
+
+
+def make_live_forecaster(text: str, seconds: float) -> LiveMarketForecaster | MarketForecaster:
+    """Return a forecaster for a live market; one that knows the future must be given the recording of it."""
+    if knows_future(text):
+        return make_market_forecaster(text, seconds)
+    return LiveMarketForecaster(make_causal_forecaster(text, seconds))
+
+
+def knows_future(text: str) -> bool:
+    """Return whether a forecaster, by its spec, looks at what comes."""
+    return parse_spec(text).name not in CAUSAL
+
+
+def check_live(text: str, *, recorded: bool) -> None:
+    """Check a forecaster of a market on which nodes are held.
+
+    Args:
+        text: Its spec.
+        recorded: Whether the market replays a recording, so that its future is known.
+
+    Raises:
+        ValueError: As :func:`make_forecaster`; or it knows the future, which is not recorded, or what it needs is not
+            installed.
+    """
+    made = FORECASTERS.make(text) if recorded else make_causal_forecaster(text, INTERVAL)
     if isinstance(made, Arima):
         made.check()
-    if not isinstance(made, LiveForecaster):
-        can = [name for name, kind in FORECASTERS.items() if hasattr(kind, "newest")]
-        raise ValueError(
-            f"forecaster must be one of {', '.join(can)} where nodes are held, got {text!r}, which knows the future"
-        )
-    return LiveMarketForecaster(made)
 
 
 def is_reproducible(text: str) -> bool:
-    """Return whether a forecast is the same to the bit on every machine; a fit by maximum likelihood need not be."""
-    return not isinstance(FORECASTERS.make(text), Arima)
+    """Return whether a forecast is the same to the bit on every machine.
+
+    A fit by maximum likelihood need not be, nor need random numbers of another version of NumPy.
+    """
+    return not isinstance(FORECASTERS.make(text), Arima | Noise)

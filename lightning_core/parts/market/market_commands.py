@@ -17,13 +17,13 @@ from lightning_core.cli.arguments import add_pool, new_file
 from lightning_core.core.durations import format_duration
 from lightning_core.parts.market.backtest import backtest
 from lightning_core.parts.market.forecasters import (
-    FORECASTERS,
+    CAUSAL,
     Forecaster,
     LastValue,
     MarketForecaster,
-    Perfect,
     errors,
-    make_forecaster,
+    make_causal_forecaster,
+    make_market_forecaster,
 )
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.ledger import Ledger
@@ -37,6 +37,7 @@ from lightning_core.parts.market.spot_policies import SPOT_POLICIES, OnDemand
 from lightning_core.parts.market.spot_policies.on_demand import on_demand_cost
 from lightning_core.parts.market.spot_policies.paper_pool import make_pool, pool_of
 from lightning_core.parts.market.study import Study, add_job, add_study, read_study
+from lightning_core.parts.market.traces import INTERVAL
 from lightning_core.parts.market.zones.offer_trace import any_of
 from lightning_core.run.pool_reference import journal_path
 from lightning_core.scheduler.summary import EXIT_MET, EXIT_NOT_MET
@@ -49,8 +50,6 @@ SPOT_POLICY = DEFAULT_POLICIES[0]
 COMPARED = ("on-demand", "max-spot", "uniform-progress", "all-or-nothing", "ahanp", "ahap", "semi-markov")
 # It assumes free swaps: it is compared where they are free.
 COMPARED_BY_TOTALS = (*COMPARED[:-1], "chain", COMPARED[-1])
-# Forecasters that use only the past.
-CAUSAL = tuple(name for name in FORECASTERS if name != "perfect")
 
 
 def add_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -120,10 +119,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     if others:
         raise ValueError(f"a plan has one policy, got {text} and {', '.join(others)}")
     policy = SPOT_POLICIES.make(text)
-    if isinstance(FORECASTERS.make(study.forecaster), Perfect):
-        raise ValueError(f"forecaster must be one of {', '.join(CAUSAL)}, got 'perfect', which knows the future")
+    make_causal_forecaster(study.forecaster, INTERVAL)  # before anything is printed
     zones, market, job = _read(study)
-    ahead = make_forecaster(study.forecaster, market.seconds)
+    ahead = make_causal_forecaster(study.forecaster, market.seconds)
     # The plan starts at the last recorded interval; the others are forecast.
     steps = job.deadline - 1
     price, count = (_forecast_from(ahead, values, steps) for values in (market.price, market.available.astype(float)))
@@ -179,7 +177,7 @@ def _backtest(arguments: argparse.Namespace) -> int:
             write_whole(arguments.json, json.dumps({"policies": figures}, indent=2, allow_nan=False) + "\n")
         return EXIT_MET if fits else EXIT_NOT_MET
     batch = JobBatch([job] * len(starts), market, starts)
-    best, forecasts = optimum(batch), MarketForecaster(make_forecaster(study.forecaster, market.seconds))
+    best, forecasts = optimum(batch), make_market_forecaster(study.forecaster, market.seconds)
     guarded, bare = (
         dict(
             zip(named, backtest(list(named.values()), batch, forecasts, guarded=net, preemption_cost=lost), strict=True)
@@ -239,10 +237,10 @@ def _forecast(arguments: argparse.Namespace) -> int:
             print(f"{what}: always {values[0]:g}")
             continue
         last, rows = errors(LastValue().table(values, horizon), values), []
-        for name in FORECASTERS:
-            if name == "perfect" or (name == "arima" and not arguments.arima):
+        for name in CAUSAL:
+            if name == "arima" and not arguments.arima:
                 continue
-            wrong = errors(make_forecaster(name, market.seconds).table(values, horizon), values)
+            wrong = errors(make_causal_forecaster(name, market.seconds).table(values, horizon), values)
             rows.append([name, *(f"{wrong[at - 1]:.4g} ({wrong[at - 1] / last[at - 1]:.2f})" for at in shown)])
         ahead = [f"{at} interval{'s' * (at > 1)} ahead" for at in shown]
         print_table(["forecaster", *ahead], rows, f"{what}: mean absolute error (relative to that of the last value)")

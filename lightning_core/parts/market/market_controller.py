@@ -40,10 +40,11 @@ from lightning_core.parts.market.cloud_events import (
     NodesSeen,
     NodesWanted,
     Quoted,
+    QuotedAhead,
     QuotedBefore,
     SelectorFeedback,
 )
-from lightning_core.parts.market.forecasters import is_reproducible
+from lightning_core.parts.market.forecasters import check_live, is_reproducible
 from lightning_core.parts.market.market_terms import MarketTerms
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.offers import PlacedNodes
@@ -77,7 +78,8 @@ class MarketController:
     """Wants nodes as the jobs' spot policies plan, and asks each job to train on as many devices.
 
     The pool should have twice as many devices as the jobs can use, so that new nodes are warm before old ones go. It
-    decides once it has a quote, and knows the market from quotes alone.
+    decides once it has a quote, and knows the market from quotes alone. Where the forecaster knows the future, it waits
+    for the recording that the market replays.
 
     Args:
         interval: Seconds of an interval; the pool's first is the market's first.
@@ -89,7 +91,8 @@ class MarketController:
         save_every: Seconds of training between two checkpoints of a job that does not say.
         initial_throughput: Batches per second on one device until they have been measured; None: each job begins on as
             few on-demand nodes as it can train on.
-        forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
+        forecaster: Spec of the forecaster that policies with a window look ahead by. One that knows the future needs
+            ``terms`` that name one too.
         minimum_charge: Seconds for which a node is billed at least, beyond that by the second. Plans count at most an
             interval of it.
         leave: Seconds for which a node that is given back is still billed, at most: a budget keeps money for them.
@@ -135,6 +138,7 @@ class MarketController:
             self.rights = self.rights._replace(is_pure=False)
         self.seconds, self._budget = interval, budget
         self.terms = None if terms is None else MarketTerms(**terms)
+        check_live(forecaster, recorded=self.terms is not None and self.terms.knows_future)
         self.choice = None if self.terms is None else SpotChoice(self.terms)
         self.nodes, self.spent = NodesSeen(), 0.0
         self._trouble: dict[CloudPart, str] = {}
@@ -191,9 +195,19 @@ class MarketController:
         """The jobs as the market sees them, at the throughput measured last."""
         return self._plans.jobs
 
-    def knows(self, before: QuotedBefore) -> bool:
-        """Return whether quotes of the past change nothing: it has begun with them, or there are newer ones."""
-        return bool(self._quotes) or self._plans.begins_with(before)
+    def knows(self, known: QuotedBefore | QuotedAhead) -> bool:
+        """Return whether what a recording says changes nothing.
+
+        The past does not once there are newer quotes, nor the future if plans do not look at it or know it already.
+        """
+        if isinstance(known, QuotedAhead):
+            return not self.awaits_recording
+        return bool(self._quotes) or self._plans.begins_with(known)
+
+    @property
+    def awaits_recording(self) -> bool:
+        """Whether plans wait for the recording that the market replays."""
+        return self._plans.awaits_recording
 
     def quoted(self, now: float) -> Market | None:
         """Return the market as it was quoted, up to the interval of a scheduler time; None before the first quote."""
@@ -243,10 +257,11 @@ class MarketController:
                 is_news = self._quotes.take(event, now, None if self._interval is None else self._interval.number)
                 # The money may run out earlier, or plans may change.
                 return is_news or self._budget is not None or self._decides_on_events(now)
-            case QuotedBefore():
-                if not self.knows(event):
-                    self._plans.begin(event)
-                return False
+            case QuotedBefore() | QuotedAhead():
+                if self.knows(event):
+                    return False
+                self._plans.begin(event)
+                return isinstance(event, QuotedAhead)
             case SelectorFeedback() | EarlierFeedback():
                 if self.choice is not None and self.changes(event, pool):
                     self.choice.learn(event)
@@ -278,7 +293,7 @@ class MarketController:
                 return event != self.nodes
             case CloudTrouble(part, words):
                 return self._trouble.get(part, "") != words
-            case QuotedBefore():
+            case QuotedBefore() | QuotedAhead():
                 return not self.knows(event)
             case SelectorFeedback() | EarlierFeedback():
                 return self.choice is not None and self.choice.is_news(event, pool)
@@ -358,7 +373,7 @@ class MarketController:
             self._end(now, pool, jobs, present, answers, number)
             return
         self._closing_since = None
-        if not self._quotes:
+        if not self._quotes or self.awaits_recording:
             return
         if interval is None:  # for the rest of this one, it is for jobs that cannot wait
             if now - number * self.seconds <= WHOLE * self.seconds:

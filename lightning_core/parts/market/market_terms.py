@@ -16,8 +16,9 @@ from lightning_core.core.limits import (
     check_length,
     check_seconds,
 )
+from lightning_core.parts.market.cloud_events import MAX_RECORDED
 from lightning_core.parts.market.feedback_file import Rows, read_feedback
-from lightning_core.parts.market.forecasters import make_live_forecaster
+from lightning_core.parts.market.forecasters import check_live, knows_future
 from lightning_core.parts.market.observation import SpotPolicy
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies.paper_pool import make_pool, pool_of
@@ -64,7 +65,8 @@ class MarketTerms:
             the value that it loses by then; it is completed by the end of its grace whatever happens. Else the grace
             counts in the selector's feedback alone.
         kept_fraction: Fraction of an interval left for training when nodes change in it, until that is measured.
-        forecaster: Spec of the forecaster that policies with a window look ahead by, one that knows no future.
+        forecaster: Spec of the forecaster that policies with a window look ahead by; it may know the future where the
+            market is a recording.
         start: Seconds of the recording that lie before the pool's first interval: its past, in which the selector plays
             jobs before the first one is submitted.
         history: Recording of that past, in a file of its own.
@@ -167,7 +169,7 @@ class MarketTerms:
         for name in ("trace", "history", "feedback"):
             check_length(f"market {name}", getattr(self, name), MAX_PATH)
         check_length("market pool", self.pool)
-        make_live_forecaster(self.forecaster, INTERVAL)
+        check_live(self.forecaster, recorded=not self.quoted)
 
     def market(self) -> Market:
         """Return the recording, from the pool's first interval on.
@@ -212,9 +214,14 @@ class MarketTerms:
         return (self.interval or INTERVAL) if self.quoted else self.market().seconds
 
     @property
+    def knows_future(self) -> bool:
+        """Whether plans look at what the recording says of the future."""
+        return knows_future(self.forecaster)
+
+    @property
     def knows_more(self) -> bool:
-        """Whether a past market or the jobs of an earlier run are given."""
-        return bool(self.start or self.history or self.feedback)
+        """Whether a past market or the jobs of an earlier run are given, or the future is known."""
+        return bool(self.start or self.history or self.feedback) or self.knows_future
 
     def check(self) -> None:
         """Read everything that the terms name.
@@ -224,7 +231,10 @@ class MarketTerms:
             OSError: If one cannot be read.
         """
         if not self.quoted:
-            self.market()
+            market = self.market()
+            if self.knows_future:
+                rule = f"intervals of the recording, with forecaster {self.forecaster!r}, which knows the future,"
+                check_at_most(rule, len(market), MAX_RECORDED)
         if self.history:
             self.past()
         self.earlier_jobs()

@@ -14,8 +14,8 @@ from lightning_core.core.answers import JobStatus, State
 from lightning_core.core.control import Ask
 from lightning_core.core.jobs import Job, OnMiss
 from lightning_core.core.pool_view import PoolView
-from lightning_core.parts.market.cloud_events import QuotedBefore
-from lightning_core.parts.market.forecasters import make_live_forecaster
+from lightning_core.parts.market.cloud_events import QuotedAhead, QuotedBefore
+from lightning_core.parts.market.forecasters import LiveMarketForecaster, make_live_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.job_model import JobModel, JobSpan, min_size, sure_work, with_margin
 from lightning_core.parts.market.market_job import MarketJob
@@ -84,28 +84,50 @@ class PlannedJobs:
         self._start_up, self._drawn, self._terms = StartUpTimes(), drawn, terms
         self._jobs: dict[str, MarketJob] = {}
         self._before: QuotedBefore | None = None
+        self._ahead: QuotedAhead | None = None
 
     # ------------------------------------------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         jobs = {name: planned.state() for name, planned in self._jobs.items()}
-        before = None if self._before is None else [list(self._before.prices), list(self._before.counts)]
-        return {"jobs": jobs, "start_up": self._start_up.state(), "before": before}
+        before, ahead = (
+            None if known is None else [list(known.prices), list(known.counts)]
+            for known in (self._before, self._ahead)
+        )  # fmt: skip
+        return {"jobs": jobs, "start_up": self._start_up.state(), "before": before, "ahead": ahead}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a state that :meth:`state` returned."""
         self._jobs = {name: MarketJob.of(planned, self._forecasts) for name, planned in state["jobs"].items()}
         self._start_up.restore(state["start_up"])
-        self._before = None if state["before"] is None else QuotedBefore(*map(tuple, state["before"]))
+        for known, kind in (("before", QuotedBefore), ("ahead", QuotedAhead)):
+            if state[known] is not None:
+                self.begin(kind(*map(tuple, state[known])))
 
-    def begin(self, before: QuotedBefore) -> None:
-        """Begin with the market as it was before the pool's first interval: policies and forecasters learn from it."""
-        self._before = before
+    def begin(self, known: QuotedBefore | QuotedAhead) -> None:
+        """Begin with what is known of the market.
+
+        That is how it was before the pool's first interval, from which policies and forecasters learn; or the recording
+        that it replays, for a forecaster that knows the future.
+        """
+        if isinstance(known, QuotedBefore):
+            self._before = known
+        else:
+            self._ahead = known
+        if not isinstance(self._forecasts, LiveMarketForecaster) and self._ahead is not None:
+            self._forecasts.first = 0 if self._before is None else len(self._before.prices)
+            prices, counts = (np.array(column) for column in (self._ahead.prices, self._ahead.counts))
+            self._forecasts.recording = Market(prices, counts, seconds=self._seconds)
 
     def begins_with(self, before: QuotedBefore) -> bool:
         """Return whether this is the initial state."""
         return self._before == before
+
+    @property
+    def awaits_recording(self) -> bool:
+        """Whether the forecaster knows the future, and has not been told the recording yet."""
+        return not isinstance(self._forecasts, LiveMarketForecaster) and self._ahead is None
 
     @property
     def names(self) -> list[str]:

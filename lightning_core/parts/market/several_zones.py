@@ -8,7 +8,7 @@ import numpy as np
 
 from lightning_core.core.durations import format_duration
 from lightning_core.parts.market.backtest import backtest
-from lightning_core.parts.market.forecasters import MarketForecaster, make_forecaster
+from lightning_core.parts.market.forecasters import make_market_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.node_counts import NodeCounts
 from lightning_core.parts.market.spot_job import SpotJob
@@ -87,7 +87,7 @@ def print_zone_backtest(
         The figures of each policy.
     """
     together, job, policies = any_of(zones.traces), zones.job, make_pool(texts)
-    forecasts = MarketForecaster(make_forecaster(forecaster, together.seconds))
+    forecasts = make_market_forecaster(forecaster, together.seconds)
     jobs, made, lost = [job] * len(starts), list(policies.values()), job.preemption_cost
 
     def play(traces: list[OfferTrace], transfer: float) -> list[ZoneLedger]:

@@ -24,6 +24,7 @@ from lightning_core.parts.market.cloud_events import (
     NodesSeen,
     NodesWanted,
     Quoted,
+    QuotedAhead,
     QuotedBefore,
     SelectorFeedback,
 )
@@ -44,6 +45,7 @@ NAMES = tuple(f"n{k}" for k in range(MAX_NODES + 1))
         (SelectorFeedback("a", (0.5,)), "selector_feedback", {"job": "a", "utilities": [0.5]}),
         (EarlierFeedback(((0.5, 0.25),)), "earlier_feedback", {"played": [[0.5, 0.25]], "jobs": []}),
         (QuotedBefore((0.4,), (3,)), "quoted_before", {"prices": [0.4], "counts": [3]}),
+        (QuotedAhead((0.4,), (3,)), "quoted_ahead", {"prices": [0.4], "counts": [3]}),
     ],
 )  # fmt: skip
 def test_events_of_the_market_go_through_the_journal(event: Any, name: str, body: dict[str, Any]) -> None:

@@ -25,9 +25,10 @@ from lightning_core.parts.market.cloud_events import (
     NodesSeen,
     NodesWanted,
     Quoted,
+    QuotedAhead,
     QuotedBefore,
 )
-from lightning_core.parts.market.forecasters import MarketForecaster, make_forecaster
+from lightning_core.parts.market.forecasters import knows_future, make_market_forecaster
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.job_model import THROUGHPUT_MARGIN
 from lightning_core.parts.market.market_controller import MarketController
@@ -172,7 +173,8 @@ class Recorded:
 @pytest.mark.promise("R28")
 @given(
     st.sampled_from([*sorted(SPOT_POLICIES), "ahap:omega=5,commitment=2"]),
-    st.sampled_from(["last", "seasonal:period=3", "autoregressive:order=1,window=4,refit=2"]),
+    st.sampled_from(["last", "seasonal:period=3", "autoregressive:order=1,window=4,refit=2", "perfect",
+                     "noisy:by=0.5,seed=3", "noisy:by=2,price=1,count=8,tails=heavy"]),
     st.lists(st.integers(0, 16), min_size=24, max_size=24), st.lists(st.floats(0.1, 1.2), min_size=24, max_size=24),
     st.sampled_from([0, 1, 12]),
     st.integers(1, 100), st.sampled_from([0.0, 0.5, 0.75]), st.booleans(),
@@ -196,13 +198,17 @@ def test_the_controller_holds_and_pays_on_a_recording_what_a_backtest_does(
                   KEPT, KEPT, value=0.0, preemption_cost=preemption_cost, hand_over_time=1.0 - KEPT,
                   minimum_charge=0.0)  # fmt: skip
     lost = preemption_cost if loses else 0.0
-    forecasts = MarketForecaster(make_forecaster(forecaster, market.seconds))
+    forecasts = make_market_forecaster(forecaster, market.seconds)
+    if knows_future(forecaster):  # that of the pool, whose noise is drawn from its first interval on
+        forecasts.recording, forecasts.first = market, past
     [ledger] = backtest(
         [SPOT_POLICIES.make(policy)], JobBatch([job], whole, [past + START]), forecasts, preemption_cost=lost
     )
-    driver = Recorded(market, job, MarketController(1.0, policy, KEPT, forecaster=forecaster), lost)
+    controller = MarketController(1.0, policy, KEPT, forecaster=forecaster, terms={"forecaster": forecaster})
+    driver = Recorded(market, job, controller, lost)
     if past:
         driver.tell(QuotedBefore(tuple(prices[:past]), tuple(counts[:past])), 0.0)
+    driver.tell(QuotedAhead(tuple(prices[past:]), tuple(counts[past:])), 0.0)
     driver.play()
     assert driver.progress == ledger.progress[0].tolist()
     rows = {row.number - START: row for row in driver.rows}

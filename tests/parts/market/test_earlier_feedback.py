@@ -14,7 +14,13 @@ from lightning_core.core.codec import decode_event, encode_event
 from lightning_core.core.events import Report, Submit
 from lightning_core.core.reasons import Reason
 from lightning_core.parts.market.backtest import backtest
-from lightning_core.parts.market.cloud_events import MAX_BEFORE, EarlierFeedback, Quoted, QuotedBefore, SelectorFeedback
+from lightning_core.parts.market.cloud_events import (
+    MAX_RECORDED,
+    EarlierFeedback,
+    Quoted,
+    QuotedBefore,
+    SelectorFeedback,
+)
 from lightning_core.parts.market.earlier_feedback import PLAYED, earlier_feedback, feedback_text, known_before, play
 from lightning_core.parts.market.feedback_file import FEEDBACK, feedback_to_text, read_feedback
 from lightning_core.parts.market.feedback_folder import leave_feedback, with_feedback
@@ -318,7 +324,7 @@ def test_a_pool_that_plans_begins_with_the_quotes_of_the_past(trace: Path) -> No
         ((), (), "prices and counts must be as many, got 0 and 0"),
         ((1.0,), (1, 2), "prices and counts must be as many, got 1 and 2"),
         ((-1.0,), (1,), "price must be 0 to "),
-        ((1.0,) * (MAX_BEFORE + 1), (1,) * (MAX_BEFORE + 1), "intervals before must be at most"),
+        ((1.0,) * (MAX_RECORDED + 1), (1,) * (MAX_RECORDED + 1), "intervals before must be at most"),
     ],
 )
 def test_quotes_of_the_past_that_do_not_fit_are_refused(

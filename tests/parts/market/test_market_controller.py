@@ -590,7 +590,7 @@ def test_spot_nodes_that_are_lost_for_one_job_are_replaced_for_that_one() -> Non
         ({"policy": "ahap:omega=0"}, "omega must be at least 1 interval, got 0"),
         (
             {"forecaster": "perfect"},
-            "forecaster must be one of last, autoregressive, seasonal, arima where nodes are held",
+            "forecaster must be one of last, autoregressive, seasonal, arima where the future is not recorded, got",
         ),
         ({"minimum_charge": -1.0}, "minimum_charge must be at least 0 seconds, got -1.0"),
         ({"kept_fraction": 0.0}, "kept_fraction must be above 0 and at most 1, got 0.0"),

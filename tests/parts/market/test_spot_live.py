@@ -270,7 +270,20 @@ def test_jobs_without_preemption_notices_save_several_times_an_interval(tmp_path
         ({"trace": "m.csv"}, {"kind": "gpu"}, "pool.kind: simulated nodes have no GPUs: name a Ray cluster"),
         ({"quotes": "q", "price": 1}, {}, "market: price is of a recorded market, and quotes names a command"),
         ({"trace": "m.csv", "policies": ["chain:wins=3"]}, {}, "spot policy chain: unknown argument 'wins'"),
-        ({"trace": "m.csv", "forecaster": "perfect"}, {}, "forecaster must be one of last, autoregres"),
+        (
+            {"quotes": "q", "forecaster": "perfect"},
+            {},
+            "forecaster must be one of last, .* where the future is not recorded, got 'perfect', which knows it",
+        ),
+        ({"quotes": "q", "forecaster": "noisy:by=0.5"}, {}, "where the future is not recorded, got 'noisy:by=0.5'"),
+        ({"trace": "m.csv", "forecaster": "noisy"}, {}, "forecaster noisy: by must be given"),
+        ({"trace": "m.csv", "forecaster": "noisy:by=-1"}, {}, r"by must be 0 to 1e\+09, got -1"),
+        (
+            {"trace": "m.csv", "forecaster": "noisy:by=1,tails=long"},
+            {},
+            "forecaster noisy: tails: expected one of uniform, heavy, got .long.",
+        ),
+        ({"trace": "long.csv", "forecaster": "perfect"}, {}, "the recording, .* at most 20,000, got 20001"),
         ({"trace": "m.csv", "provision": "up"}, {}, "provision brings up nodes of a Ray cluster: it needs --ray"),
     ],
 )
@@ -278,6 +291,7 @@ def test_unsupported_bundles_on_a_market_are_refused_before_the_start(
     market: Any, pool: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "m.csv").write_text("available,price\n4,0.3\n")
+    (tmp_path / "long.csv").write_text("available,price\n" + "4,0.3\n" * 20_001)
     path = tmp_path / "b.yaml"
     path.write_text(yaml.safe_dump({"jobs": {"a": BUNDLE["jobs"]["b"]}, "pool": pool, "market": market}))
     said = Said(capsys, "run", str(path), "--run-dir", str(tmp_path / "run"))
