@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.common import Figures, Size, main, table
 from benchmarks.market.spot_paper import paper_figures, paper_percentages
+from benchmarks.market.spot_selector import noises
 from benchmarks.market.spot_soft import soft_figures
 from benchmarks.market.spot_speed import measure_speed
 from benchmarks.market.spot_traces import PRICE, TRACES, Trace, load, paper_jobs
@@ -37,7 +38,6 @@ from lightning_core.parts.market.forecasters import (
     Noisy,
     Perfect,
     Seasonal,
-    Tails,
     errors,
 )
 from lightning_core.parts.market.observation import SpotPolicy
@@ -66,8 +66,8 @@ ONLY = {
     "soft": "only what a deadline that may be passed at a price saves",
     "speed": "only time the paper's pool of policies on 1,000 jobs",
 }
-# Errors of the forecasts in the search for a missed deadline, and the scale of fixed errors.
-NOISES, FIXED_PRICE, FIXED_COUNT = (0.1, 0.5, 1.0, 2.0), 1.0, 8.0
+# Errors of the forecasts in the search for a missed deadline.
+NOISES = (0.1, 0.5, 1.0, 2.0)
 
 
 def policies() -> dict[str, SpotPolicy]:
@@ -268,11 +268,7 @@ def guarded_misses(traces: list[Trace], starts: int, size: Size) -> float:
     known = {"last value": LastValue()} if size == "quick" else forecasters(size)
     foresights: dict[str, MarketForecaster] = {name: MarketForecaster(one) for name, one in known.items()}
     for by in (2.0,) if size == "quick" else NOISES:
-        for tails in get_args(Tails):
-            relative = Noisy(by, tails=tails), Noisy(by, tails=tails, seed=1)
-            fixed = [Noisy(by, of, tails, seed) for seed, of in enumerate((FIXED_PRICE, FIXED_COUNT))]
-            foresights[f"{by:.0%} of it, {tails}"] = MarketForecaster(*relative)
-            foresights[f"{by:.0%} fixed, {tails}"] = MarketForecaster(*fixed)
+        foresights |= noises(by)
     misses, played, last = 0, 0, MarketForecaster(LastValue())
     for trace in traces:
         if trace.max_nodes > 1:

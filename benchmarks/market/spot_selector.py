@@ -13,19 +13,19 @@ from benchmarks.market.spot_traces import Trace, paper_jobs
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.specs import parse_spec
 from lightning_core.parts.market.backtest import backtest
-from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Noisy, Tails
+from lightning_core.parts.market.forecasters import LastValue, MarketForecaster, Noise, Tails
 from lightning_core.parts.market.job_batch import JobBatch
 from lightning_core.parts.market.selector import Selector, normalised
 from lightning_core.parts.market.spot_policies.ahap import Mode
 from lightning_core.parts.market.spot_policies.paper_pool import PAPER_POOL, REPAIRED_POOL, distinct, make_pool
 
 SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
-# Phases of figure 10: jobs, and the kind and size of forecast errors. Fixed errors are parts of a price of 1 and of 8
-# instances.
+# Phases of figure 10: jobs, and the kind and size of forecast errors.
 PHASES: tuple[tuple[int, Tails, float], ...] = (
     (800, "uniform", 0.1), (800, "heavy", 0.3), (800, "uniform", 0.5), (1200, "uniform", 2.0)
 )  # fmt: skip
-FIXED = (1.0, 8.0)
+# What fixed errors are parts of: a price of 1, and 8 instances.
+FIXED = {"price": 1.0, "count": 8.0}
 
 
 def print_claim(words: str, holds: bool, figures: str = "") -> None:
@@ -57,10 +57,8 @@ def noises(level: float) -> dict[str, MarketForecaster]:
     """Return forecasters with the paper's four kinds of errors."""
     kinds: dict[str, MarketForecaster] = {}
     for tails in get_args(Tails):
-        relative = Noisy(level, tails=tails), Noisy(level, tails=tails, seed=1)
-        kinds[f"{level:.0%} of it, {tails}"] = MarketForecaster(*relative)
-        fixed = [Noisy(level, of, tails, seed) for seed, of in enumerate(FIXED)]
-        kinds[f"{level:.0%} fixed, {tails}"] = MarketForecaster(*fixed)
+        kinds[f"{level:.0%} of it, {tails}"] = MarketForecaster(Noise(level, tails=tails))
+        kinds[f"{level:.0%} fixed, {tails}"] = MarketForecaster(Noise(level, **FIXED, tails=tails))
     return kinds
 
 
@@ -134,9 +132,9 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> Figures:
     several, columns = [], []
     for number, (count, tails, level) in enumerate(PHASES):
         batch = paper_jobs(trace, int(scale * count), seed=100 + number)
-        fixed = [Noisy(level, of, tails, 10 * number + k) for k, of in enumerate(FIXED)]
+        fixed = Noise(level, **FIXED, tails=tails, seed=5 * number)
         several.append(batch)
-        columns.append(utilities_of(batch, MarketForecaster(*fixed), guarded=False, mode="paper")[0])
+        columns.append(utilities_of(batch, MarketForecaster(fixed), guarded=False, mode="paper")[0])
     utilities, ends = np.concatenate(columns, axis=1), np.cumsum([len(one) for one in several])
     whole = JobBatch(
         [job for one in several for job in one.jobs], trace.market, [int(s) for one in several for s in one.starts]

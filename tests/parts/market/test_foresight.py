@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +42,9 @@ from lightning_core.server.ray_actor import SchedulerActor
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from tests.builders import numbered
 from tests.cli.test_cli import Said
+from tests.conftest import ROOT
 from tests.parts.market.messages import seen
 from tests.parts.market.test_simulated_market import DELAYS, drawn, elastic
 
@@ -120,6 +126,11 @@ def test_the_journal_holds_the_recording_and_decides_alike_without_its_file(tmp_
     market = drawn(1)
     _, path = simulated(market, NOISY, tmp_path / "run")
     (tmp_path / "run" / "trace.csv").unlink()
+    check_decides_alike(path, market)
+
+
+def check_decides_alike(path: Path, market: Market) -> None:
+    """Check that a pool was told a market once, and that what it decided is decided again."""
     with Journal.open(path, read_only=True) as journal:
         assert replay(journal, whole=True).digest == journal.digest
         entries = list(journal.entries())
@@ -168,6 +179,29 @@ def test_a_pool_tells_its_plans_the_recording_once_before_the_first_job(tmp_path
         names = [type(seen(decode_event(entry.event))).__name__ for entry in journal.entries()]
     assert names.count("QuotedAhead") == 1
     assert names.index("QuotedAhead") < names.index("Submit")
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_a_real_pool_looks_ahead_by_the_recording_with_noise(tmp_path: Path) -> None:
+    """On simulated machines: spot nodes go in the third interval, and are back in the fifth."""
+    counts = [2, 2, 0, 0, *[2] * 20]
+    market = Market(np.full(len(counts), 0.3), np.array(counts), seconds=15.0)
+    trace = written(market, tmp_path / "trace.csv")
+    section = {"trace": str(trace), "interval": "15s", "policies": ["ahap:omega=3"], "forecaster": NOISY}
+    job = numbered(tmp_path / "a", "240s", 900, 0.03, max_devices=2, save_every="5s")
+    bundle, run = tmp_path / "bundle.yaml", tmp_path / "run"
+    bundle.write_text(yaml.safe_dump({"policy": "edf", "period": "0.5s", "market": section, "jobs": {"a": job}}))
+    command = [sys.executable, "-m", "lightning_core.cli.main", "run", str(bundle), "--run-dir", str(run)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trace.unlink()
+    check_decides_alike(run / "journal.db", market)
+    rows = json.loads((run / "ledger.json").read_text())["intervals"]
+    assert sum(row["batches"] for row in rows) == 900
+    assert any(row["spot"] for row in rows)
+    assert all(row["spot"] <= counts[row["number"]] for row in rows)
 
 
 # ---------------------------------------------------------------------------------------------------- refusals
