@@ -44,7 +44,7 @@ from lightning_core.parts.edge_cloud.placement import (
     plan,
 )
 from lightning_core.parts.edge_cloud.placement.baselines import incremental, only
-from lightning_core.parts.edge_cloud.placement.day_simulation import Surges, capacity, simulate_day
+from lightning_core.parts.edge_cloud.placement.day_simulation import Surges, simulate_day
 from lightning_core.parts.edge_cloud.placement.demands import Choice
 from lightning_core.parts.edge_cloud.placement.planner import group_tasks
 from lightning_core.parts.edge_cloud.placement.predictor import HORIZON, PREDICTORS, relative_errors
@@ -86,7 +86,7 @@ def surge(words: str, demands: Demands) -> Figures:
     }
     rows, figures = [], Figures()
     for name, one in found.items():
-        served = [min(capacity(demands, choice) / (SURGE * RATE), 1.0) for choice in one.choices]
+        served = [_served(demands, choice) for choice in one.choices]
         lacks = sum(part < 1 - 1e-9 for part in served)
         cost = sum(choice.cost for choice in one.choices)
         accuracy = statistics.mean(choice.accuracy for choice in one.choices)
@@ -101,6 +101,12 @@ def surge(words: str, demands: Demands) -> Figures:
     return figures
 
 
+def _served(demands: Demands, choice: Choice) -> float:
+    """Return the part of a surge that a choice serves of a task; all need as much processing."""
+    needs = next(iter(demands.jobs.values())).during(BUSIEST)
+    return min(demands.served_rate(needs, choice) / (SURGE * RATE), 1.0)
+
+
 def surged(placement: TaskPlacement, how: str) -> tuple[list[Choice], float]:
     """Return the choices of all periods with a fifth more demand by day, and the part of the demand by day served.
 
@@ -112,7 +118,7 @@ def surged(placement: TaskPlacement, how: str) -> tuple[list[Choice], float]:
     wanted = {name: SURGE * job.during(BUSIEST).rate for name, job in demands.jobs.items()}
     now = _reconfigured(placement, wanted, how).choices
     by_day = sum(job.tasks[BUSIEST] for job in demands.jobs.values())
-    served = sum(min(capacity(demands, choice) / (SURGE * RATE), 1.0) for choice in now) / by_day
+    served = sum(_served(demands, choice) for choice in now) / by_day
     others = [
         choice
         for choices in placement.served.values()

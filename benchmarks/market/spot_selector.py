@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -24,8 +25,8 @@ SELECTED: Mapping[Size, int] = {"quick": 60, "default": 500, "full": 1000}
 PHASES: tuple[tuple[int, Tails, float], ...] = (
     (800, "uniform", 0.1), (800, "heavy", 0.3), (800, "uniform", 0.5), (1200, "uniform", 2.0)
 )  # fmt: skip
-# What fixed errors are parts of: a price of 1, and 8 instances.
-FIXED = {"price": 1.0, "count": 8.0}
+# Fixed errors are parts of a price of 1 and of 8 instances.
+FIXED = partial(Noise, price=1.0, count=8.0)
 
 
 def print_claim(words: str, holds: bool, figures: str = "") -> None:
@@ -58,7 +59,7 @@ def noises(level: float) -> dict[str, MarketForecaster]:
     kinds: dict[str, MarketForecaster] = {}
     for tails in get_args(Tails):
         kinds[f"{level:.0%} of it, {tails}"] = MarketForecaster(Noise(level, tails=tails))
-        kinds[f"{level:.0%} fixed, {tails}"] = MarketForecaster(Noise(level, **FIXED, tails=tails))
+        kinds[f"{level:.0%} fixed, {tails}"] = MarketForecaster(FIXED(level, tails=tails))
     return kinds
 
 
@@ -132,7 +133,7 @@ def figure_10(trace: Trace, scale: float, plots: Path | None) -> Figures:
     several, columns = [], []
     for number, (count, tails, level) in enumerate(PHASES):
         batch = paper_jobs(trace, int(scale * count), seed=100 + number)
-        fixed = Noise(level, **FIXED, tails=tails, seed=5 * number)
+        fixed = FIXED(level, tails=tails, seed=5 * number)
         several.append(batch)
         columns.append(utilities_of(batch, MarketForecaster(fixed), guarded=False, mode="paper")[0])
     utilities, ends = np.concatenate(columns, axis=1), np.cumsum([len(one) for one in several])

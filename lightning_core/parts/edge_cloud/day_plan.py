@@ -74,6 +74,8 @@ class PlannedJob(NamedTuple):
     """Megabytes of a sample; likewise."""
     aggregation: float | tuple[float, ...] = 0.0
     """Capacity of a node's processors that each sample a second needs; likewise."""
+    processing: float | tuple[float, ...] = 1.0
+    """Processing of a sample, relative to that of the levels' throughput; likewise."""
     delay: float | None = None
     """Delay that its data tolerates, in milliseconds; None for any."""
     accuracy: float = 0.0
@@ -256,7 +258,8 @@ def _check_numbers(plan: DayPlan) -> None:
         at_least_0 |= {f"node {shown(node.name)}: {name}": limit for name, limit in limits if limit is not None}
     for job in plan.jobs:
         for rule, given, numbers in (("rate", job.rate, positive), ("sample", job.sample, positive),
-                                     ("aggregation", job.aggregation, at_least_0)):  # fmt: skip
+                                     ("aggregation", job.aggregation, at_least_0),
+                                     ("processing", job.processing, positive)):  # fmt: skip
             each = given if isinstance(given, tuple) else (given,)
             check_at_most(f"job {shown(job.name)}: periods with a {rule}", len(each), MAX_PERIODS)
             numbers |= {f"job {shown(job.name)}: {rule}" + f" in period {k}" * (k > 0): one

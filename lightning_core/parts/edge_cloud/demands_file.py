@@ -17,6 +17,7 @@ from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import parse_duration
 from lightning_core.parts.edge_cloud.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
+from lightning_core.parts.edge_cloud.placement.demands import BY_PERIOD
 from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ def _reader(name: str) -> Callable[[Any], Any]:
         return _switch
     if name == "tasks":
         return _counts
-    if name in ("rate", "sample", "aggregation"):
+    if name in BY_PERIOD:
         return _by_period
     return _numbers if name in ("gpus", "throughput") else _number
 

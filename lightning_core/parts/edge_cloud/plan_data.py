@@ -75,7 +75,17 @@ def plan_of(
         served = tuple(None if one is None else ways.setdefault(_way(one), len(ways)) for one in choices)
         tasks.append(PlannedTask(job_name(demands, task), task.job, task.number, served))
     jobs = [
-        PlannedJob(name, job.tasks, job.rate, job.sample, job.aggregation, _limit(job.delay), job.accuracy, job.moves)
+        PlannedJob(
+            name,
+            job.tasks,
+            job.rate,
+            job.sample,
+            job.aggregation,
+            job.processing,
+            _limit(job.delay),
+            job.accuracy,
+            job.moves,
+        )
         for name, job in demands.jobs.items()
     ]
     nodes = [
@@ -105,7 +115,14 @@ def placement_of(plan: DayPlan) -> tuple[TaskPlacement, ReconfigurationLimits]:
     terms = plan.terms
     jobs = {
         job.name: PlacedJob(
-            job.tasks, job.rate, job.sample, job.aggregation, _unlimited(job.delay), job.accuracy, job.moves
+            job.tasks,
+            job.rate,
+            job.sample,
+            job.aggregation,
+            job.processing,
+            _unlimited(job.delay),
+            job.accuracy,
+            job.moves,
         )
         for job in plan.jobs
     }

@@ -50,6 +50,14 @@ def test_arrivals_are_relative_to_the_period_s_own_rate() -> None:
     assert simulate_day(placed, {"b": more}, Perfect(), horizon=1).served == pytest.approx(1.0)
 
 
+def test_gpus_serve_fewer_samples_where_each_takes_more_processing() -> None:
+    job = replace(DEMANDS.jobs["b"], rate=7.5, processing=(1.0, 2.0))
+    placed = plan(replace(DEMANDS, jobs={"b": job}), Weights(1.0, 0.0)).placement
+    assert [choice.gpu_count for choice in placed.choices()] == [5.0, 10.0]
+    assert simulate_day(placed, {"b": FLAT}, None).served == 1.0
+    assert simulate_day(placed, {"b": 1.25 * FLAT}, None).served == pytest.approx(1 / 1.25)
+
+
 def test_a_surge_is_served_from_the_step_that_forecasts_it() -> None:
     surge = np.array([1, 1, 1.2, 1.2, 1, 1, 1, 1.0])
     asked = 15.0 * (FLAT[:4].sum() + surge[:4].sum() + 2 * FLAT[4:].sum() + surge[4:].sum())

@@ -103,12 +103,15 @@ def test_wrong_demands_are_refused(part: str, value: object, words: str, tmp_pat
 
 def test_rates_of_the_file_may_be_by_period_and_arrivals_are_relative_to_them(tmp_path: Path) -> None:
     body = yaml.safe_load(DAY.read_text())
-    body["jobs"] = {"a": {"tasks": [1, 1, 1], "rate": [5, 20, 10], "sample": 0.4},
-                    "b": {"tasks": [1, 1, 1], "rate": 8, "sample": [0.4, 0.8, 0.4]}}  # fmt: skip
+    body["jobs"] = {
+        "a": {"tasks": [1, 1, 1], "rate": [5, 20, 10], "sample": 0.4},
+        "b": {"tasks": [1, 1, 1], "rate": 8, "sample": [0.4, 0.8, 0.4], "processing": [1, 1, 2]},
+    }
     path, arrivals = tmp_path / "day.yaml", tmp_path / "arrivals.csv"
     path.write_text(yaml.safe_dump(body))
     demands = read_demands(path)
     assert demands.jobs["a"].rate == (5.0, 20.0, 10.0)
+    assert demands.jobs["b"].processing == (1.0, 1.0, 2.0)
     arrivals.write_text("a,b\n5,8\n5,4\n20,8\n40,8\n10,8\n5,8\n")
     found = {name: values.tolist() for name, values in read_arrivals(arrivals, demands).items()}
     assert found == {"a": [1.0, 1.0, 1.0, 2.0, 1.0, 0.5], "b": [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]}

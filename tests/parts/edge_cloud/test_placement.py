@@ -95,6 +95,8 @@ def test_choices_respect_delay_and_accuracy() -> None:
         (lambda: job(1, 1, rate=(1.0, 0.0)), "rate must be positive and finite, got 0.0"),
         (lambda: job(1, 1, sample=(math.inf, 1.0)), "sample must be positive and finite, got inf"),
         (lambda: job(1, 1, aggregation=(0.0, -1.0)), "aggregation must be at least 0, got -1.0"),
+        (lambda: job(1, 1, processing=(1.0,)), "processing must have one entry per period, 2, got 1"),
+        (lambda: job(1, 1, processing=(1.0, 0.0)), "processing must be positive and finite, got 0.0"),
         (lambda: job(1, rate=0.0), "rate must be positive and finite, got 0.0"),
         (lambda: job(1, accuracy=2.0), "accuracy must be 0 to 1, got 2.0"),
         (lambda: job(1, delay=math.nan), "delay must be at least 0, got nan"),
@@ -152,12 +154,12 @@ def small(draw: st.DrawFn) -> Demands:
     jobs = {}
     for name in "xy"[: draw(st.integers(1, 2))]:
         tasks = draw(st.lists(st.integers(0, 2 if periods == 1 else 1), min_size=periods, max_size=periods).filter(any))
-        rate, sample = (
+        rate, sample, processing = (
             draw(st.one_of(each, st.tuples(*[each] * periods)))
-            for each in (st.sampled_from([15.0, 5.0]), st.sampled_from([0.4, 2.4]))
+            for each in (st.sampled_from([15.0, 5.0]), st.sampled_from([0.4, 2.4]), st.sampled_from([1.0, 0.5, 2.0]))
         )
         jobs[name] = job(
-            *tasks, rate=rate, sample=sample, delay=draw(st.sampled_from([20.0, 90.0])),
+            *tasks, rate=rate, sample=sample, processing=processing, delay=draw(st.sampled_from([20.0, 90.0])),
             accuracy=draw(st.sampled_from([0.0, 0.8])), moves=draw(st.booleans()),
         )  # fmt: skip
     gpu_count = st.integers(0, 22)
@@ -191,9 +193,38 @@ def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
     assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
 
 
-def test_baselines_take_each_period_s_own_rate() -> None:
-    """One task by night and day, four times as much by day: the busiest period is the day."""
-    jobs = {"a": job(1, 1, rate=(5.0, 20.0), delay=20.0, accuracy=0.8)}
+def test_processing_by_period_is_planned_exactly() -> None:
+    """The paper's G. By night `a` takes 4 GPUs, by day 13, as if four times as much came, but its data stays as it is.
+
+    `c` is like it by night alone, so the two are not one kind of task.
+    """
+    jobs = {
+        "a": job(1, 1, rate=5.0, processing=(1.0, 4.0), delay=20.0, accuracy=0.8),
+        "b": job(1, 1, rate=5.0, processing=(4.0, 1.0), accuracy=0.8),
+        "c": job(1, 1, rate=5.0, delay=20.0, accuracy=0.8),
+    }
+    nodes = {"n": Node({"v100": 12.0}, bandwidth=4.0), "m": Node({"v100": 13.0}, bandwidth=4.0)}
+    wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
+    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
+        solution = plan(wanted, weights, gap=0.0)
+        solution.placement.check()
+        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
+        assert solution.objective == pytest.approx(best, abs=1e-6)
+    [night, day] = solution.placement.served[Task("a", 0)]
+    assert night is not None
+    assert day is not None
+    assert (night.gpu_count, day.location, day.gpu_count) == (4.0, "m", 13.0)
+    one = wanted.choice(wanted.jobs["a"].during(1), "m", "v100", "fp32")
+    like = wanted.choice(job(1, rate=20.0, sample=0.1).during(0), "m", "v100", "fp32")
+    assert one == like  # four times the samples, each a fourth of the size
+    same = plan(demands({"a": job(2, 1, processing=(1.0, 1.0))})).placement
+    assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
+
+
+@pytest.mark.parametrize("more", [{"rate": (5.0, 20.0)}, {"rate": 5.0, "processing": (1.0, 4.0), "sample": 1.6}])
+def test_baselines_take_each_period_s_own_needs(more: dict[str, Any]) -> None:
+    """One task by night and day, four times as much to do by day: the busiest period is the day."""
+    jobs = {"a": job(1, 1, **more, delay=20.0, accuracy=0.8)}
     wanted = demands(jobs, {"n": Node({"v100": 13.0})}, cloud=Cloud(delay=40.0))
     solution = plan(wanted, Weights(1.0, 0.0))
     for one in (one_period, incremental):

@@ -396,9 +396,17 @@ def test_a_rising_demand_is_forecast_and_the_plan_follows_before_it_is_there() -
     assert moved_at("trend", [15.0] * 6) is None
 
 
-def test_a_period_has_its_own_rate_and_a_change_that_is_planned_is_no_trend() -> None:
-    """A car brings 16 samples a second by night, which a device serves, and 32 by day; what comes is as planned."""
-    cars = PlacedJob((1, 1), (16.0, 32.0), (0.4, 0.8), (1.0, 2.0))
+@pytest.mark.parametrize(
+    ("cars", "rates"),
+    [
+        (PlacedJob((1, 1), (16.0, 32.0), (0.4, 0.8), (1.0, 2.0)), (16.0, 32.0)),
+        (PlacedJob((1, 1), 16.0, 0.4, 1.0, (1.0, 2.0)), (16.0, 16.0)),
+    ],
+)
+def test_a_period_has_its_own_needs_and_a_change_that_is_planned_is_no_trend(
+    cars: PlacedJob, rates: tuple[float, float]
+) -> None:
+    """A device serves what a car brings by night, two what it brings by day: twice as much, or twice the processing."""
     placement = plan(replace(DEMANDS, jobs={"cars": cars}, nodes={"a": Node({"device": 2.0})})).placement
     whole = plan_of(placement, HOUR, 0.0, limits=LIMITS, forecast="trend", step=QUARTER)
     written = json.loads(json.dumps(dict(PartEvent.of(PlanGiven(whole)).body)))
@@ -416,7 +424,7 @@ def test_a_period_has_its_own_rate_and_a_change_that_is_planned_is_no_trend() ->
         foreseen.append(told["foreseen"].get("cars"))
         pool.tell(Tick(), (step + 1) * QUARTER)
     assert devices == [1] * 4 + [2] * 4
-    assert foreseen == [None, *[16.0] * 3, *[32.0] * 4]
+    assert foreseen == [None, *rates[:1] * 3, *rates[1:] * 4]
 
 
 def test_what_is_forecast_is_shown_and_given_back_once_it_is_forecast_no_more() -> None:
@@ -688,6 +696,7 @@ TASK = MADE.tasks[0]
          "node 'a': device must be 0 to 1,000,000,000, got -1.0"),
         (MADE._replace(nodes=(MADE.nodes[0]._replace(bandwidth=-1.0),)),
          "node 'a': bandwidth must be 0 to 1,000,000,000, got -1.0"),
+        (MADE._replace(jobs=(MADE.jobs[0]._replace(processing=(1.0, 0.0)),)), "processing in period 1 must be"),
         (MADE._replace(nodes=(MADE.nodes[0]._replace(aggregation=-1.0),)),
          "node 'a': aggregation must be 0 to 1,000,000,000, got -1.0"),
         (MADE._replace(ways=MADE.ways[:1] * 501), "ways of a plan must be at most 500, got 501"),

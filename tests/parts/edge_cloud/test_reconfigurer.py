@@ -22,6 +22,7 @@ from lightning_core.parts.edge_cloud.placement import (
     plan,
 )
 from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
+from lightning_core.parts.edge_cloud.placement.replanner import Replanner
 
 GPUS = {"v100": Gpu(2.0)}
 LEVELS = {"fp32": Level(0.9, {"v100": 150.0})}
@@ -151,6 +152,23 @@ def test_a_task_takes_what_is_left_if_it_cannot_have_all() -> None:
     short = Reconfigurer(TaskPlacement(few, {Task("a", 0): (choice,)}), 0)
     [partly] = short.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 32.0 / 2.0 / 15)  # its processors are, before its GPUs (eq. 7)
+
+
+@pytest.mark.parametrize("kind", [Reconfigurer, Replanner])
+def test_a_surge_needs_the_processing_of_its_period(kind: type[Reconfigurer]) -> None:
+    """A sample by day takes twice the processing of one by night: 15 a second 10 GPUs, and 20 of them 14."""
+    job = replace(near(), tasks=(1, 1), rate=7.5, processing=(1.0, 2.0))
+    demands = Demands(("night", "day"), GPUS, LEVELS, {"n": Node({"v100": 14.0})}, {"a": job}, Cloud(delay=40.0))
+    stands = tuple(demands.choice(job.during(period), "n", "v100", "fp32") for period in (0, 1))
+    placement = TaskPlacement(demands, {Task("a", 0): stands})
+    [night], [day] = (kind(placement, period).serve({"a": 10.0}) for period in (0, 1))
+    assert [(one.kind, one.before.gpu_count, one.after.gpu_count) for one in (night, day)] == [
+        ("grown", 5.0, 7.0), ("grown", 10.0, 14.0),
+    ]  # fmt: skip
+    now = kind(placement, 1)
+    [partly] = now.serve({"a": 30.0})
+    assert (partly.kind, partly.after.gpu_count) == ("partly", 14.0)
+    assert now._rates[Task("a", 0)] == pytest.approx(14.0 * 150.0 / 100.0 / 2.0)
 
 
 def test_the_task_that_lacks_the_most_comes_first() -> None:

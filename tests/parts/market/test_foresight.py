@@ -159,7 +159,7 @@ def test_plans_wait_for_the_recording_of_which_the_first_counts() -> None:
     again = MarketController(1800.0, "ahap", forecaster="perfect", terms=terms)
     again.restore(run.state())
     assert again.state() == run.state()
-    assert (again._plans._forecasts.first, len(again._plans._forecasts.recording)) == (1, 2)  # type: ignore[union-attr, arg-type]
+    assert (again._plans._forecasts.first, len(again._plans._forecasts.recording)) == (1, 2)  # type: ignore[union-attr]
     causal = MarketController(1800.0, "ahap", terms={"policies": ("ahap",)})
     assert not causal.awaits_recording
     assert not causal.changes(first, pool)  # it is not looked at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands
+from lightning_core.parts.edge_cloud.placement.demands import BY_PERIOD, EXACT, Choice, Demands
 from lightning_core.parts.edge_cloud.placement.plan import (
     ObjectiveRanges,
     Task,
@@ -35,7 +35,7 @@ def incremental(
 def one_period(
     demands: Demands, weights: Weights | None, ranges: ObjectiveRanges, accuracy: float | None = None
 ) -> TaskPlacement:
-    """Plan the busiest period; in the others each task takes the best choice for itself.
+    """Plan the busiest period, that of the most processing; in the others each task takes the best choice for itself.
 
     Args:
         demands: Capacities and tasks.
@@ -46,8 +46,9 @@ def one_period(
     Raises:
         InfeasibleError: If not all tasks of the busiest period can be served.
     """
+    jobs = demands.jobs.values()
     loads = [
-        sum(job.during(period).rate * job.tasks[period] for job in demands.jobs.values())
+        sum(needs.rate * needs.processing * job.tasks[period] for job in jobs for needs in [job.during(period)])
         for period in range(len(demands.periods))
     ]
     busiest = max(range(len(loads)), key=loads.__getitem__)
@@ -61,8 +62,8 @@ def only(demands: Demands, period: int) -> Demands:
     jobs = {}
     for name, job in demands.jobs.items():
         if job.tasks[period]:
-            needs, tasks = job.during(period), (job.tasks[period],)
-            jobs[name] = replace(job, tasks=tasks, rate=needs.rate, sample=needs.sample, aggregation=needs.aggregation)
+            needs = job.during(period)
+            jobs[name] = replace(job, tasks=(job.tasks[period],), **{rule: getattr(needs, rule) for rule in BY_PERIOD})
     return replace(demands, periods=(demands.periods[period],), jobs=jobs)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lightning_core.core.arrays import FloatArray
-from lightning_core.parts.edge_cloud.placement.demands import Choice, Demands
+from lightning_core.parts.edge_cloud.placement.demands import Demands
 from lightning_core.parts.edge_cloud.placement.plan import TaskPlacement
 from lightning_core.parts.edge_cloud.placement.predictor import HORIZON
 from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits, Reconfigurer
@@ -135,7 +135,8 @@ def simulate_day(
             for task, choice in now.now.items():
                 wants = now.planned_rate(task.job) * float(arrivals[task.job][step])
                 came += wants
-                served += min(wants, capacity(demands, choice))
+                needs = demands.jobs[task.job].during(period)
+                served += min(wants, demands.served_rate(needs, choice))
                 cost += choice.cost / steps
                 loads[choice.location][step] += choice.gpu_count
         for task, at in placement.unserved:
@@ -143,8 +144,3 @@ def simulate_day(
                 some = arrivals[task.job][period * steps : (period + 1) * steps]
                 came += now.planned_rate(task.job) * float(some.sum())
     return DayResult(served / came if came else 1.0, cost, moves, left, loads)
-
-
-def capacity(demands: Demands, choice: Choice) -> float:
-    """Return the samples a second that a choice can train on."""
-    return choice.gpu_count * demands.levels[choice.level].throughput[choice.gpu] / demands.epochs

@@ -1,8 +1,8 @@
 """Demands of a day: tasks that train where their data is produced, or in the cloud, and the cost of each choice.
 
 A job's data arrives at ``rate`` samples a second in each of its tasks, the same all day or another in each period. The
-data of a window is trained on for a number of epochs within the next one, so a task needs ``rate * epochs /
-throughput`` GPUs of a type for its period. Faster arithmetic needs fewer GPUs and is less accurate. Edge nodes have
+data of a window is trained on for a number of epochs within the next one, so a task needs ``rate * epochs * processing
+/ throughput`` GPUs of a type for its period. Faster arithmetic needs fewer GPUs and is less accurate. Edge nodes have
 little of everything; the cloud has plenty, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation
 for Distributed Computation under Semi-Static Demands"). Its formulas have slips; :mod:`.planner` documents their
 meaning. Its rates are by task, and its needs of a sample by period, job and task: a task that differs from the others
@@ -120,6 +120,7 @@ class TaskNeeds:
         rate: Samples a second that arrive.
         sample: Megabytes of a sample.
         aggregation: Capacity of a node's processors that each sample a second needs.
+        processing: Processing of a sample, relative to that of the levels' throughput.
         delay: Delay that its data tolerates, in milliseconds.
         accuracy: Accuracy that it must reach.
         moves: Whether it may train elsewhere in the next period.
@@ -128,6 +129,7 @@ class TaskNeeds:
     rate: float
     sample: float
     aggregation: float
+    processing: float
     delay: float
     accuracy: float
     moves: bool
@@ -135,6 +137,8 @@ class TaskNeeds:
 
 ByPeriod = float | tuple[float, ...]
 """A number for all periods, or one for each."""
+BY_PERIOD = ("rate", "sample", "aggregation", "processing")
+"""What may differ by period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,8 @@ class PlacedJob:
         rate: Samples a second that arrive for each task.
         sample: Megabytes of a sample.
         aggregation: Capacity of a node's processors that each sample a second needs.
+        processing: Processing of a sample (the paper's G), relative to that of the levels' throughput: 2 for a model
+            of which a GPU trains half as many samples.
         delay: Delay that its data tolerates, in milliseconds: how far away the cloud may be.
         accuracy: Accuracy that each task must reach.
         moves: Whether a task may train elsewhere in the next period.
@@ -155,6 +161,7 @@ class PlacedJob:
     rate: ByPeriod
     sample: ByPeriod
     aggregation: ByPeriod = 0.0
+    processing: ByPeriod = 1.0
     delay: float = math.inf
     accuracy: float = 0.0
     moves: bool = True
@@ -163,7 +170,8 @@ class PlacedJob:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         if not self.tasks or any(type(count) is not int or count < 0 for count in self.tasks) or not max(self.tasks):
             raise ValueError(f"tasks must be a whole number for each period, at least one of them, got {self.tasks}")
-        for rule, given in (("rate", self.rate), ("sample", self.sample), ("aggregation", self.aggregation)):
+        for rule in BY_PERIOD:
+            given = getattr(self, rule)
             if not isinstance(given, float | int):
                 object.__setattr__(self, rule, tuple(given))
                 if len(given) != len(self.tasks):
@@ -187,10 +195,9 @@ class PlacedJob:
             >>> [job.during(period).rate * job.during(period).sample for period in (0, 1)]
             [2.0, 8.0]
         """
-        rate, sample, aggregation = (
-            one if isinstance(one, float | int) else one[period] for one in (self.rate, self.sample, self.aggregation)
-        )
-        return TaskNeeds(rate, sample, aggregation, self.delay, self.accuracy, self.moves)
+        given = (getattr(self, rule) for rule in BY_PERIOD)
+        rate, sample, aggregation, processing = (one if isinstance(one, float | int) else one[period] for one in given)
+        return TaskNeeds(rate, sample, aggregation, processing, self.delay, self.accuracy, self.moves)
 
 
 def by_period(given: ByPeriod, periods: int) -> Sequence[float]:
@@ -302,10 +309,15 @@ class Demands:
             is_there = location in self.nodes and bool(self.nodes[location].gpus.get(gpu, 0))
         if not is_there:
             return None
-        gpu_count = self.epochs * needs.rate / level.throughput[gpu]
+        gpu_count = self.epochs * needs.rate * needs.processing / level.throughput[gpu]
         gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
         cost = self._cost(needs, location, gpu, gpu_count)
         return Choice(location, gpu, level_name, gpu_count, level.accuracy, cost)
+
+    def served_rate(self, needs: TaskNeeds, choice: Choice) -> float:
+        """Return the samples a second of a task that a choice can train on."""
+        throughput = self.levels[choice.level].throughput[choice.gpu]
+        return choice.gpu_count * throughput / (self.epochs * needs.processing)
 
     def _cost(self, needs: TaskNeeds, location: str, gpu: str, gpu_count: float) -> float:
         """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""

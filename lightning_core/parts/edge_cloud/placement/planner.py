@@ -13,7 +13,7 @@ whose moves count are listed one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lightning_core.errors import LightningCoreError
 from lightning_core.parts.edge_cloud.placement.demands import Demands, PlacedJob
@@ -130,10 +130,10 @@ def group_tasks(demands: Demands, *, listed: bool = False) -> list[TaskGroup]:
     of: dict[tuple[object, ...], tuple[PlacedJob, tuple[int, ...]]] = {}
     for name, job in demands.jobs.items():
         far = demands.cloud.delay > job.delay
-        loads = [(needs.rate, needs.sample, needs.aggregation) for needs in map(job.during, range(len(job.tasks)))]
+        loads = [replace(job.during(period), delay=0.0) for period in range(len(job.tasks))]
         for number in range(max(job.tasks)):
             periods = tuple(period for period, count in enumerate(job.tasks) if number < count)
-            key = (tuple(loads[period] for period in periods), far, job.accuracy, job.moves, periods)
+            key = (tuple(loads[period] for period in periods), far, periods)
             alike.setdefault(key, []).append(Task(name, number))
             of.setdefault(key, (job, periods))
     groups = []

@@ -210,11 +210,10 @@ class Reconfigurer:
 
     def _part(self, job: TaskNeeds, bigger: TaskNeeds, has: Choice) -> TaskNeeds:
         """Return as much of the demand as there is room for."""
-        throughput = self.demands.levels[has.level].throughput[has.gpu]
         free = self._free(has.location, has.gpu)
         gpu_count = math.floor(free + EXACT) if self.demands.whole else free
         room = min(
-            gpu_count * throughput / self.demands.epochs,
+            self.demands.served_rate(job, has._replace(gpu_count=gpu_count)),
             self._free(has.location, "bandwidth") / job.sample,
             self._free(has.location, "aggregation") / job.aggregation if job.aggregation else math.inf,
             bigger.rate,

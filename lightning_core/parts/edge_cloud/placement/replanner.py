@@ -97,7 +97,7 @@ class Replanner(Reconfigurer):
         groups: dict[tuple[object, ...], list[Task]] = {}
         for task, job in wanted.items():
             far = self.demands.cloud.delay > job.delay
-            needs = job.rate, job.sample, job.aggregation, far, job.accuracy, job.moves
+            needs = replace(job, delay=0.0), far
             groups.setdefault((self.now[task], self._planned[task], self._rates[task], *needs), []).append(task)
         return list(groups.values())
 
