@@ -24,6 +24,7 @@ from lightning_core.parts.market.earlier_feedback import known_before
 from lightning_core.parts.market.forecasters import (
     CAUSAL,
     FORECASTERS,
+    MarketForecaster,
     Noise,
     Perfect,
     knows_future,
@@ -82,7 +83,8 @@ def test_a_market_that_is_known_up_to_now_is_forecast_by_its_recording(forecaste
     """Also behind the past that the pool begins with; after the end of the recording its last forecast stays."""
     whole, job, past = drawn(2), SpotJob(20.0, 8), 5
     known = make_live_forecaster(forecaster, whole.seconds)
-    known.recording, known.first = whole, past  # type: ignore[union-attr]
+    assert isinstance(known, MarketForecaster)
+    known.recording, known.first = whole, past
     expected = make_market_forecaster(forecaster, whole.seconds).look(JobBatch([job], whole, [20]), 3, 4)
     price, available = (np.concatenate([column[:past], column[:24]]) for column in (whole.price, whole.available))
     live = Market(np.pad(price, (0, 40), mode="edge"), np.pad(available, (0, 40), mode="edge"), seconds=whole.seconds)
@@ -159,7 +161,10 @@ def test_plans_wait_for_the_recording_of_which_the_first_counts() -> None:
     again = MarketController(1800.0, "ahap", forecaster="perfect", terms=terms)
     again.restore(run.state())
     assert again.state() == run.state()
-    assert (again._plans._forecasts.first, len(again._plans._forecasts.recording)) == (1, 2)  # type: ignore[union-attr]
+    forecasts = again._plans._forecasts
+    assert isinstance(forecasts, MarketForecaster)
+    assert forecasts.recording is not None
+    assert (forecasts.first, len(forecasts.recording)) == (1, 2)
     causal = MarketController(1800.0, "ahap", terms={"policies": ("ahap",)})
     assert not causal.awaits_recording
     assert not causal.changes(first, pool)  # it is not looked at
