@@ -33,8 +33,9 @@ def day_and_night(cases: Iterable[Any], by_day: Collection[Any]) -> list[Any]:
     cases = list(cases)
     if strange := [case for case in by_day if case not in cases]:
         raise ValueError(f"by_day must name cases, got {strange}")
-    night = {"marks": pytest.mark.nightly}
     return [
-        case if case in by_day else pytest.param(*(case if isinstance(case, tuple) else (case,)), **night)
+        case
+        if case in by_day
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
         for case in cases
     ]

@@ -66,6 +66,7 @@ def test_a_language_model_is_trained_on_nodes_that_come_and_go(tmp_path: Path) -
     assert (run / "intervals.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_demo_runs(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [

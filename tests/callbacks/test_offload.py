@@ -169,7 +169,7 @@ class Training:
         }
 
 
-OPTIONS = ({}, {"accumulate_grad_batches": 2}, {"val_check_interval": 5})
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"accumulate_grad_batches": 2}, {"val_check_interval": 5})
 
 
 @pytest.mark.parametrize(
