@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests.examples import examples
 from tests.faults.promises import Promises
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", type=Path, help="file for what the tests say of the promises (docs/reliability.json)")
 
 
-# What is drawn at random is the same in each run.
-hypothesis.settings.register_profile("seeded", derandomize=True)
+# What is drawn at random is the same in each run; a test that does not say how many examples it tries has 100.
+hypothesis.settings.register_profile("seeded", derandomize=True, max_examples=examples(100))
 hypothesis.settings.load_profile("seeded")
 
 

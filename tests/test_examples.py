@@ -17,19 +17,16 @@ from examples import demo
 from examples.digits import MODELS, Digits
 from lightning_core.cluster.bundle import Bundle
 from tests.conftest import ROOT
+from tests.examples import day_and_night
 from tests.tiny import QUIET
 
 if TYPE_CHECKING:
     from lightning_core.cluster.cluster import Cluster
 
 STEPS = {"vit": 300, "lstm": 1400, "cnn": 250, "resnet_narrow": 100, "resnet_wide": 60}
-# Nightly: they take as long as all others together.
-LONG = ("lstm", "vit")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in sorted(MODELS)]
-)
+@pytest.mark.parametrize("name", day_and_night(sorted(MODELS), ["cnn"]))
 def test_a_digit_model_recognises_nine_of_ten_digits(name: str) -> None:
     torch.set_num_threads(1)
     pl.seed_everything(1, verbose=False)
@@ -69,6 +66,7 @@ def test_a_language_model_is_trained_on_nodes_that_come_and_go(tmp_path: Path) -
     assert (run / "intervals.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_the_demo_runs(local_ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [

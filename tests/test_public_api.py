@@ -70,9 +70,10 @@ def test_a_scheduler_loads_no_part_and_little_else() -> None:
     assert (len(modules) <= SCHEDULER_MODULES, lines <= SCHEDULER_LINES) == (True, True), (len(modules), lines)
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES} - {"CoreCallback"}))
-def test_a_name_imports_neither_ray_nor_torch_nor_lightning(name: str) -> None:
-    assert not loaded(f"from lightning_core import {name}") & set(HEAVY)
+def test_no_name_imports_ray_torch_or_lightning() -> None:
+    """All in one process: what one alone imports, it imports among the others, too."""
+    names = sorted({*NAMES} - {"CoreCallback"})
+    assert not loaded(f"from lightning_core import {', '.join(names)}") & set(HEAVY)
 
 
 def test_type_checkers_see_the_same_modules() -> None:

@@ -68,6 +68,15 @@ ALLOWED: dict[tuple[str, str], str] = {
 }
 
 
+def dotted(function: ast.expr) -> list[str]:
+    """Return the names that a call is made by, as of ``os.path.join(...)``; ``?`` stands for what is no name."""
+    names = []
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    return [function.id if isinstance(function, ast.Name) else "?", *reversed(names)]
+
+
 def dangers(code: str) -> Iterator[str]:
     """Return the forbidden calls in code, once for each occurrence."""
     tree = ast.parse(code)
@@ -83,7 +92,7 @@ def dangers(code: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        first, *rest = ast.unparse(node.func).split(".")
+        first, *rest = dotted(node.func)
         called = ".".join([names.get(first, first), *rest])
         given = {word.arg: word.value.value if isinstance(word.value, ast.Constant) else "?" for word in node.keywords}
         if called in RUNS:

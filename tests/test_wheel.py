@@ -161,9 +161,19 @@ jobs:
         pytest.param("simulate bundle.yaml --policy fifo,triage", 0, "", marks=pytest.mark.nightly),
         ("simulate bundle.yaml --policy laira", 2, "need filterpy, which is not installed; run pip install"),
         pytest.param("market backtest --work 20 --deadline 4", 0, "", marks=pytest.mark.nightly),
-        ("plan bundle.yaml", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
+        pytest.param(
+            "plan bundle.yaml",
+            2,
+            "not installed; run pip install -c constraints.txt '.[launch]' in the clone",
+            marks=pytest.mark.nightly,
+        ),
         ("run bundle.yaml", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
-        ("up", 2, "not installed; run pip install -c constraints.txt '.[launch]' in the clone"),
+        pytest.param(
+            "up",
+            2,
+            "not installed; run pip install -c constraints.txt '.[launch]' in the clone",
+            marks=pytest.mark.nightly,
+        ),
         ("status", 2, "no pool is up"),
     ],
 )

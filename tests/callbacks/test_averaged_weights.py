@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, Sto
 
 from lightning_core.callbacks import CoreCallback
 from tests.cluster.test_release import EPOCHS, Run, assert_same, equal
+from tests.examples import day_and_night
 from tests.tiny import QUIET, Net, NoisyPoints
 
 
@@ -67,7 +68,11 @@ def state_of(average: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize(
-    ("average", "norm"), [*((name, False) for name in AVERAGES), *((name, True) for name in AVERAGES if "," in name)]
+    ("average", "norm"),
+    day_and_night(
+        [*((name, False) for name in AVERAGES), *((name, True) for name in AVERAGES if "," in name)],
+        [("every step", False), ("exponential", False), ("stochastic, cosine", True), ("stochastic, linear", False)],
+    ),
 )
 def test_a_training_that_was_released_ends_the_same(
     average: str, releases: tuple[int, ...], norm: bool, tmp_path: Path
@@ -117,7 +122,7 @@ class Sees(pl.Callback):
 
 
 @pytest.mark.parametrize(("first", "norm"), [(False, True), (True, False)], ids=["last", "first"])
-@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("average", day_and_night(AVERAGES, ("every epoch", "exponential", "stochastic, late")))
 def test_the_best_model_is_the_one_that_was_evaluated(average: str, first: bool, norm: bool, tmp_path: Path) -> None:
     """It is the average where that is evaluated, with all that resuming needs, as Lightning saves it."""
     torch.manual_seed(1)

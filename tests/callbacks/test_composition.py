@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from lightning_core.callbacks import CoreCallback
+from tests.examples import day_and_night
 from tests.tiny import QUIET, Line, ValidatedPoints
 
 HOOKS = [name for name in vars(pl.Callback) if name.startswith("on_") or name in ("setup", "teardown")]
@@ -53,21 +55,34 @@ def trained(callbacks: list[pl.Callback], epochs: int = 3) -> torch.Tensor:
     return torch.cat([weight.detach().flatten() for weight in model.parameters()])
 
 
+@cache
+def alone() -> torch.Tensor:
+    """Return the weights of a training without the callback."""
+    return trained([])
+
+
 def verdict(one: CoreCallback) -> str | None:
     return None if one.forecast is None else str(one.forecast.verdict)
 
 
 def test_within_a_composite_callback() -> None:
     inner = core()
-    assert torch.equal(trained([Composite([inner], HOOKS)]), trained([]))
+    assert torch.equal(trained([Composite([inner], HOOKS)]), alone())
     assert verdict(inner) == "missed"
 
 
-@pytest.mark.parametrize("missing", [name for name in HOOKS if name in vars(CoreCallback)])
+# Hooks that begin, count, validate and end; each of the others is left out at night.
+BY_DAY = (
+    "setup", "on_fit_start", "on_train_start", "on_train_batch_start", "on_train_batch_end", "on_validation_end",
+    "on_train_end", "teardown",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", day_and_night([name for name in HOOKS if name in vars(CoreCallback)], BY_DAY))
 def test_within_a_composite_callback_that_leaves_a_hook_out(missing: str) -> None:
     inner = core()
     weights = trained([Composite([inner], [name for name in HOOKS if name != missing])])
-    assert torch.equal(weights, trained([]))
+    assert torch.equal(weights, alone())
     assert verdict(inner) == (None if missing == "setup" else "missed")
 
 
@@ -75,7 +90,7 @@ def test_within_a_composite_callback_that_leaves_a_hook_out(missing: str) -> Non
 def test_the_first_of_two_speaks_for_a_trainer(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also if both are for one job, as of a script whose environment names it too."""
     first, second = core("a"), core(name)
-    assert torch.equal(trained([first, second]), trained([]))
+    assert torch.equal(trained([first, second]), alone())
     assert (verdict(first), verdict(second)) == ("missed", None)
     assert caplog.text.count(f"{name}: ignored, because the Trainer has another CoreCallback") == 1
     trained([second])
@@ -86,7 +101,7 @@ def test_the_first_of_two_speaks_for_a_trainer(name: str, caplog: pytest.LogCapt
 def test_a_copy_is_another_one(how: Callable[[CoreCallback], CoreCallback]) -> None:
     original = core()
     before = how(original)
-    assert torch.equal(trained([before]), trained([]))
+    assert torch.equal(trained([before]), alone())
     assert (verdict(before), verdict(original)) == ("missed", None)
     after = how(before)
     trained([after], epochs=1)
@@ -105,7 +120,7 @@ def test_a_copy_that_is_made_during_a_training_is_another_one(how: Callable[[Cor
             copies.append(made)
 
     original, copies = core(), list[CoreCallback]()
-    assert torch.equal(trained([original, Copies()]), trained([]))
+    assert torch.equal(trained([original, Copies()]), alone())
     assert verdict(original) == "missed"
     assert {one.directive for one in copies} == {None}
 

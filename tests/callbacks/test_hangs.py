@@ -198,7 +198,7 @@ class Probe:
         self.visits += 1
         if self.visits == self.visit:
             watch = self.callback._fit.hangs
-            for _ in range(2 * round(UNKNOWN_FACTOR * LIMIT / MAX_GAP)):
+            for _ in range(round(1.1 * UNKNOWN_FACTOR * LIMIT / MAX_GAP)):
                 self.clock.now += MAX_GAP
                 self.said.append(watch.look(1.0))
             self.stories.append(watch.story())
@@ -303,16 +303,16 @@ class ProbedLock(AlwaysFree):
         ("training", 3, LIMIT),
         ("validation", 3, LIMIT),
         ("batch", 3, LIMIT),
-        ("validation's batch", 1, UNKNOWN_FACTOR * LIMIT),
+        pytest.param("validation's batch", 1, UNKNOWN_FACTOR * LIMIT, marks=pytest.mark.nightly),
         ("validation's batch", 3, LIMIT),
         ("iterator", 2, None),  # while the loader of the second epoch is set up
-        ("iterator", 3, LIMIT),
+        pytest.param("iterator", 3, LIMIT, marks=pytest.mark.nightly),
         ("callback", 3, None),
         ("end of an epoch", 3, None),
-        ("end of a validation", 3, None),
+        pytest.param("end of a validation", 3, None, marks=pytest.mark.nightly),
         pytest.param("validation's loader", 3, None, marks=pytest.mark.nightly),
         ("checkpoint", 1, None),  # its own, before the wait for the second batch
-        ("checkpoint in a step", 3, None),
+        pytest.param("checkpoint in a step", 3, None, marks=pytest.mark.nightly),
         ("device", 1, None),
         pytest.param("held", 3, None, marks=pytest.mark.nightly),
         ("debugger", 3, None),

@@ -22,6 +22,7 @@ from lightning_core.core.limits import MAX_RATES
 from lightning_core.core.reported import LearningRates, fewer
 from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from tests.callbacks.test_callback import Script, grant, steered
+from tests.examples import day_and_night
 from tests.tiny import QUIET, Points
 
 Make = Callable[[Optimizer], Any]
@@ -163,7 +164,14 @@ KINDS: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# One of each kind of course: a function of the user's, one per group, in steps, periodic, in sequence, chained, two.
+BY_DAY = (
+    "LambdaLR of each group", "MultiStepLR", "CosineAnnealingWarmRestarts", "OneCycleLR", "warm-up, then cosine",
+    "chained with a cosine", "two configured",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", day_and_night(KINDS, BY_DAY))
 def test_reported_learning_rates_are_those_that_the_training_has(kind: str) -> None:
     watched = fit(KINDS[kind])
     assert len(watched.reported) == 1
@@ -185,7 +193,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", day_and_night(LAYOUTS, ("every other epoch", "accumulated", "until a step")))
 def test_schedulers_are_stepped_as_lightning_steps_them(layout: str) -> None:
     config, options = LAYOUTS[layout]
     watched = fit(lambda o: lrs.CosineAnnealingLR(o, 6 if "epoch" in layout else 25, 1e-3), config=config, **options)
@@ -296,7 +304,7 @@ LENGTHS: dict[str, tuple[Make, int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", LENGTHS)
+@pytest.mark.parametrize("kind", day_and_night(LENGTHS, ("OneCycleLR", "two configured")))
 def test_a_scheduler_may_know_the_length_that_the_training_has_not(kind: str) -> None:
     class Stop(pl.Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from lightning_core.core.reasons import Reason
 from lightning_core.core.targets import BatchTarget
 from tests.callbacks.test_callback import AlwaysFree, Script, grant
 from tests.cluster.test_release import equal, release
+from tests.examples import day_and_night
 from tests.tiny import QUIET, Net, NoisyPoints
 
 CPU = torch.device("cpu")
@@ -167,8 +169,16 @@ class Training:
         }
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"val_check_interval": 5}])
-@pytest.mark.parametrize("placed", [True, False])
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"accumulate_grad_batches": 2}, {"val_check_interval": 5})
+
+
+@pytest.mark.parametrize(
+    ("options", "placed"),
+    day_and_night(
+        list(product(OPTIONS, [True, False])),
+        [({}, True), ({"accumulate_grad_batches": 2}, False), ({"val_check_interval": 5}, True)],
+    ),
+)
 def test_a_training_that_was_moved_several_times_is_the_same_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any], placed: bool
 ) -> None:

@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_core.callbacks import CoreCallback
+from tests.examples import day_and_night
 from tests.matrix.collectives import difference
 from tests.matrix.forks import Forks
 from tests.matrix.training import ours_left
@@ -208,8 +209,13 @@ def core(where: str, folder: Path) -> CoreCallback:
     return CoreCallback("a", "1h", target, pool=where, keep_best=folder / "best")
 
 
-@pytest.mark.parametrize("where", ["alone", "pool"])
-@pytest.mark.parametrize("name", [*ORDINARY, "all"])
+@pytest.mark.parametrize(
+    ("name", "where"),
+    day_and_night(
+        [(name, where) for name in (*ORDINARY, "all") for where in ("alone", "pool")],
+        [("all", "alone"), *((name, "pool") for name in ORDINARY)],
+    ),
+)
 def test_what_refuses_us_trains_as_without_us(
     name: str, where: str, pool: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

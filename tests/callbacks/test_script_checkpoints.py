@@ -25,6 +25,7 @@ from lightning_core.core.targets import BatchTarget, LossTarget, Target
 from lightning_core.server import discovery as connecting
 from lightning_core.server.clients.local_client import LocalClient
 from tests.callbacks.test_callback import fit
+from tests.examples import day_and_night
 from tests.faults.test_joining import Pool, training
 from tests.matrix.forks import Forks
 from tests.tiny import QUIET, Line, ValidatedPoints
@@ -146,6 +147,20 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.parametrize("what", HOSTILE)
+def test_a_damaged_or_hostile_entry_leaves_a_record_as_it_was(
+    good: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    (tmp_path / "script.ckpt").write_bytes(good)
+    entry = state(changed(tmp_path / "script.ckpt", **HOSTILE[what]))
+    job = Job("job", 60.0, LossTarget("loss", 1e-9))
+    record = JobRecord(job, "60s")
+    record.take(entry, 1e9)
+    assert (record.job, record.curve.points, record.resumed, record.ends_at) == (job, [], False, 0.0)
+    assert "the checkpoint's record of the job is ignored" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
+@pytest.mark.parametrize("what", day_and_night(HOSTILE, ("no mapping", "a curve without end", "an unknown stage")))
 def test_a_damaged_or_hostile_entry_is_ignored(
     good: bytes, tmp_path: Path, pool: Pool, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:

@@ -176,9 +176,14 @@ def completed(line: str) -> set[str]:
     return {word.strip() for word in done.stdout.split("\n") if word and not word.startswith("-")}
 
 
-def test_completion_is_printed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_is_printed(place: Path) -> None:
+    """Each takes a second of its own."""
     assert completed("lightning-core s") == {"status", "submit", "serve", "simulate", "search"}
     assert completed("lightning-core pause ") == {"train"}
+
+
+@pytest.mark.nightly
+def test_completion_is_printed_of_policies_runs_and_their_jobs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert completed("lightning-core run b.yaml --policy tr") == {"triage"}
     (place / "run" / "jobs" / "vit").mkdir(parents=True)
     assert completed("lightning-core report r") == {"run"}

@@ -32,6 +32,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.controller_conformance import MadeUpPool, check_controller
 from lightning_core.view.why import why
+from tests.examples import examples
 
 HOUR, DAY = 3600.0, 86400.0
 # Monday, 2026-11-23, 00:00 UTC.
@@ -297,7 +298,7 @@ RULES = st.builds(
 
 
 @given(st.lists(RULES, min_size=1, max_size=3), st.floats(0.0, WEEK))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_between_two_wakeups_what_is_held_does_not_change(rules: list[str], at: float) -> None:
     closed = [Closed.parse(rule) for rule in rules]
     calendar = Calendar(rules)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lightning_core.estimators import ESTIMATORS
 from lightning_core.estimators.above_floor import AboveFloor
 from lightning_core.estimators.ridge import Ridge
+from tests.examples import examples
 
 BANKS = {**ESTIMATORS, "ridge": Ridge}
 POSITIVE = st.floats(min_value=5e-324, max_value=1.7e308)
@@ -34,7 +35,7 @@ def test_a_bank_takes_any_positive_losses(name: str) -> None:
         alone.observe(rows, np.array([float(position)]), np.array([neighbour(position)]))
     expected = alone.first_passage(rows, goals)
 
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=examples(60))
     @given(st.lists(POSITIVE, min_size=10, max_size=20), POSITIVE, st.floats(1.0, 1e12))
     @example([5e-324] * 20, 5e-324, 1.0)
     @example([1.7e308] * 20, 5e-324, 1e12)
@@ -60,7 +61,7 @@ def test_a_bank_takes_any_positive_losses(name: str) -> None:
     check()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(ANY, min_size=10, max_size=30), ANY)
 @example([-1e299, 1e299] * 10, -1e299)
 @example([0.0] * 20, 0.0)

@@ -29,6 +29,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from tests.conftest import ROOT
+from tests.examples import day_and_night
 
 NLL = LossTarget("nll", -3.0)
 # Policies that use ratios of losses, or whose own estimator does.
@@ -77,7 +78,8 @@ def test_a_loss_at_or_below_zero_is_at_a_target_above_it(policy: str) -> None:
     assert status.verdict is Verdict.MET
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+# By day one of each answer, and those that forecast in a way of their own.
+@pytest.mark.parametrize("policy", day_and_night(sorted(POLICIES), ["decor", "etf", "fixed", "laira", "triage"]))
 def test_every_policy_accepts_a_negative_target_or_gives_a_reason(policy: str) -> None:
     args = {"shares": [0.5, 0.5]} if policy == "fixed" else {}
     settings = Settings(policy, args)

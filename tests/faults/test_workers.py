@@ -249,6 +249,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("R10", "F31")
+@pytest.mark.nightly
 def test_the_worst_code_of_a_job_ends_that_job_only(three: Cluster, tmp_path: Path) -> None:
     worst = {
         "leaves": "SystemExit: 3",

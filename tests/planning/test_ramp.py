@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lightning_core.core.speedup import SpeedUp
 from lightning_core.planning.ramp import ControllerInput, Ramp, RampController, RampSettings
+from tests.examples import examples
 
 
 def follow(
@@ -173,7 +174,7 @@ def test_a_job_without_safety_margin_ends_at_its_deadline() -> None:
 
 
 @given(st.floats(1.05, 4.0), st.floats(5.0, 500.0), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from([0.9, 1.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_feasible_deadline_is_met(factor: float, rate: float, period: float, alpha: float) -> None:
     end, parts = follow(RampSettings(alpha=alpha, period=period), rate, 200 * rate, 200 * factor)
     # If not even the whole device ends it by alpha, its safety margin is used up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import Delays, JobOutcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 from tests.views import view
 
 CAN = frozenset({Capability.HOLD, Capability.RELEASE, Capability.RESIZE})
@@ -128,9 +128,10 @@ def run(
 # -------------------------------------------------------------------------------------- one job, speed not known
 
 
-@pytest.mark.parametrize("restart", [0.3, 3.0])
-@pytest.mark.parametrize("deadline", [40, 50, 60, 70, 80])
-@pytest.mark.parametrize("rates", [(12.0, 20.0, 27.0), (12.0, 22.0, 30.0), (12.0, 17.0, 20.0)])
+SINGLE = list(product([(12.0, 20.0, 27.0), (12.0, 22.0, 30.0), (12.0, 17.0, 20.0)], [40, 50, 60, 70, 80], [0.3, 3.0]))
+
+
+@pytest.mark.parametrize(("rates", "deadline", "restart"), day_and_night(SINGLE, SINGLE[::3]))
 def test_a_single_job_ends_at_its_deadline_with_few_resizes(
     rates: tuple[float, ...], deadline: float, restart: float
 ) -> None:
@@ -147,9 +148,15 @@ def test_a_single_job_ends_at_its_deadline_with_few_resizes(
         assert one.end("a") == pytest.approx(deadline, rel=0.02)
 
 
-@pytest.mark.parametrize("alpha", [0.95, 1.0])
-@pytest.mark.parametrize("restart", [0.3, 1.0])
-@pytest.mark.parametrize(("factor", "cut"), [(1.2, False), (1.5, False), (1.8, False), (1.5, True), (1.8, True)])
+SHORTENED = [
+    (alpha, restart, factor, cut)
+    for (factor, cut), restart, alpha in product(
+        [(1.2, False), (1.5, False), (1.8, False), (1.5, True), (1.8, True)], [0.3, 1.0], [0.95, 1.0]
+    )
+]
+
+
+@pytest.mark.parametrize(("alpha", "restart", "factor", "cut"), day_and_night(SHORTENED, SHORTENED[::3]))
 def test_a_shortened_deadline_is_met_on_two_devices(alpha: float, restart: float, factor: float, cut: bool) -> None:
     """Cut to 80 % when 30 % of the time are over: one device alone no longer does it."""
     least, slowest = 1000 / 19, 1000 / 12

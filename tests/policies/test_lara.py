@@ -21,6 +21,7 @@ from lightning_core.policies import EasiestFirst, Lara, LeastResourcesFirst
 from lightning_core.policies.lara import stick_breaking
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.examples import examples
 from tests.views import view
 
 
@@ -189,7 +190,7 @@ def test_no_job_has_more_than_a_device_and_the_others_have_the_excess_in_proport
     jobs=st.lists(st.tuples(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)), min_size=1, max_size=9),
     devices=st.integers(1, 8),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_stick_breaking_fills_the_pool_and_never_oversells_it(jobs: list[tuple[float, float]], devices: int) -> None:
     work, slack = np.array(sorted(jobs, key=lambda job: job[1])).T
     share = stick_breaking(work, slack, devices)

@@ -33,7 +33,7 @@ from lightning_core.policies import (
     summaries,
 )
 from lightning_core.testing.policy_conformance import check_policy
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 from tests.views import view
 
 # Every registered policy, and variants of some.
@@ -103,7 +103,7 @@ def views(draw: st.DrawFn, devices: int) -> JobView:
     return replace(made, quantiles=np.where(beyond, inf, made.quantiles))
 
 
-@pytest.mark.parametrize("name", sorted(MEMBERS))
+@pytest.mark.parametrize("name", day_and_night(sorted(MEMBERS), POLICIES))
 def test_every_policy_conforms_on_the_jobs_of_the_suite(name: str) -> None:
     check_policy(MEMBERS[name])
 

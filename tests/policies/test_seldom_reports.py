@@ -16,6 +16,7 @@ from lightning_core.policies import POLICIES, Laira, Lara
 from lightning_core.scheduler.settings import Settings
 from lightning_core.simulation.scenario import SimulatedJob
 from lightning_core.simulation.simulation import Simulation
+from tests.examples import day_and_night
 from tests.views import view
 
 # Batches per second alone.
@@ -35,7 +36,7 @@ def verdicts(jobs: Sequence[SimulatedJob], **settings: Any) -> dict[str, Verdict
     return {job.name: job.verdict for job in outcome.jobs}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", day_and_night(POLICIES, ["decor", "edf", "laira", "lara", "triage"]))
 def test_both_meet_their_targets(policy: str) -> None:
     jobs = [falling("train", 20, 150.0), falling("val", 1500, 150.0, evaluated=True)]
     args = {"shares": [0.5, 0.5]} if policy == "fixed" else {}

@@ -20,6 +20,7 @@ from lightning_core.history.history import History
 from lightning_core.scheduler.scheduler import Scheduler, Settings
 from lightning_core.scheduler.scheduler_view import SchedulerView
 from tests.builders import PLANNER, SIZER
+from tests.examples import examples
 
 POOL = Settings(policy="fifo", devices=6, locations=("edge", "edge", "cloud", "cloud", "cloud", "cloud"))
 ALL = frozenset(Capability)
@@ -157,7 +158,7 @@ LEVELS = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from([PLANNER, SIZER, Asker.CALENDAR]), LEVELS), max_size=12))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_in_whatever_order_they_speak_what_counts_is_what_each_said_last(story: list[tuple[Asker, Asked]]) -> None:
     scheduler, last = pool(), dict[Asker, Asked]()
     for now, (by, level) in enumerate(story, start=1):

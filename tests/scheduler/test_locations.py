@@ -28,6 +28,7 @@ from lightning_core.core.targets import BatchTarget
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
 from tests.builders import PLANNER
+from tests.examples import examples
 
 EDGE = Settings(policy="fifo", devices=4, stay=10.0, locations=("a", "a", "b", "cloud"))
 
@@ -147,7 +148,7 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, max_size=25), st.sampled_from(["fifo", "triage", "decor"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_job_ever_trains_at_another_location(story: list[tuple[int, str, int | None, str]], policy: str) -> None:
     scheduler = Scheduler(replace(EDGE, policy=policy, resident=8))
     places = ("a", "b", "cloud", "", "a")

@@ -20,6 +20,7 @@ from lightning_core.estimators import ESTIMATORS
 from lightning_core.policies import POLICIES
 from lightning_core.scheduler.scheduler import Scheduler
 from lightning_core.scheduler.settings import Settings
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -303,7 +304,7 @@ _SENT = [
 
 @pytest.mark.promise("R16", "F12")
 @given(order=st.lists(st.sampled_from(range(len(_SENT))), min_size=1, max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_duplicates_losses_and_reordering_leave_the_same_estimate(order: list[int]) -> None:
     """Cells are numbered and progress is cumulative: the order of arrival does not matter."""
     messy, tidy = (Scheduler(Settings(policy="fifo")) for _ in range(2))

@@ -24,6 +24,7 @@ from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_errors import JournalError
 from lightning_core.storage.journals.replay import replay
+from tests.examples import day_and_night
 
 SPEED = 100.0
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -336,12 +337,11 @@ ROUGH = Delays(report=0.05, switch=0.1, release=0.4, start=0.7)
 
 
 @pytest.mark.stories
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "fixed"])
+# Golden journals replay each policy, too, and tests/scheduler/test_invariants.py draws pools like the others.
 @pytest.mark.parametrize(
-    ("devices", "resident"),
-    # tests/scheduler/test_invariants.py draws pools like the others.
-    [(2, 4), *(pytest.param(*pool, marks=pytest.mark.nightly) for pool in ((1, None), (3, 3)))],
+    "policy", day_and_night([name for name in POLICIES if name != "fixed"], ["decor", "edf", "laira", "lara", "triage"])
 )
+@pytest.mark.parametrize(("devices", "resident"), day_and_night([(1, None), (2, 4), (3, 3)], [(2, 4)]))
 def test_every_policy_runs_in_virtual_time_and_replays(
     policy: str, devices: int, resident: int | None, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lightning_core.storage.journals import snapshots
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.journal_database import digest_of
 from lightning_core.storage.journals.replay import Replay, replay
+from tests.examples import day_and_night
 
 EVENTS = 40
 
@@ -179,23 +181,24 @@ def test_a_restarted_scheduler_goes_on_as_if_it_had_never_stopped(
     assert live(tmp_path / "j.db", events, first) == undisturbed
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE snapshots SET state = zeroblob(length(state)) WHERE number >= {0}",
-        "UPDATE snapshots SET state = substr(state, 1, length(state) / 2) WHERE number >= {0}",
-        "UPDATE snapshots SET state = CAST(x'' AS BLOB) WHERE number >= {0}",
-        "UPDATE snapshots SET state = 'text' WHERE number >= {0}",
-        "UPDATE snapshots SET state = 7 WHERE number >= {0}",
-        "UPDATE snapshots SET digest = 'x' WHERE number >= {0}",
-        "UPDATE snapshots SET digest = CAST(x'ff' AS TEXT) WHERE number >= {0}",
-        "UPDATE snapshots SET version = version + 1 WHERE number >= {0}",
-        "UPDATE snapshots SET number = number + 100000 WHERE number >= {0}",
-        "UPDATE snapshots SET number = -number WHERE number >= {0}",
-        "DELETE FROM snapshots WHERE number >= {0}",
-    ],
+DAMAGE = (
+    "UPDATE snapshots SET state = zeroblob(length(state)) WHERE number >= {0}",
+    "UPDATE snapshots SET state = substr(state, 1, length(state) / 2) WHERE number >= {0}",
+    "UPDATE snapshots SET state = CAST(x'' AS BLOB) WHERE number >= {0}",
+    "UPDATE snapshots SET state = 'text' WHERE number >= {0}",
+    "UPDATE snapshots SET state = 7 WHERE number >= {0}",
+    "UPDATE snapshots SET digest = 'x' WHERE number >= {0}",
+    "UPDATE snapshots SET digest = CAST(x'ff' AS TEXT) WHERE number >= {0}",
+    "UPDATE snapshots SET version = version + 1 WHERE number >= {0}",
+    "UPDATE snapshots SET number = number + 100000 WHERE number >= {0}",
+    "UPDATE snapshots SET number = -number WHERE number >= {0}",
+    "DELETE FROM snapshots WHERE number >= {0}",
 )
-@pytest.mark.parametrize("which", [0, 1])
+BOTH = list(product(DAMAGE, [0, 1]))
+
+
+# By day one of the two, in turns: which is damaged, and how, do not depend on each other.
+@pytest.mark.parametrize(("damage", "which"), day_and_night(BOTH, [*BOTH[::4], *BOTH[3::4]]))
 def test_a_damaged_snapshot_is_passed_over(recorded: tuple[Path, dict[str, Any]], damage: str, which: int) -> None:
     """The newest is damaged, or both are: the one before it, or the first event, is as good a beginning."""
     path, state = recorded

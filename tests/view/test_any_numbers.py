@@ -76,7 +76,7 @@ def told(target: Target, losses: list[float], deadline: float) -> tuple[Schedule
     return scheduler, history
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(TARGETS, st.lists(LOSSES, min_size=1, max_size=14), SECONDS)
 @example(*HOSTILE[0])
 @example(*HOSTILE[1])
@@ -98,7 +98,7 @@ def test_report_board_and_reasons_show_any_numbers(target: Target, losses: list[
         assert all(rows(job) for job in history.jobs)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(TARGETS, st.lists(st.tuples(st.floats(0, 1e12), LOSSES), max_size=20), st.lists(SECONDS, min_size=4, max_size=4))
 def test_a_card_shows_any_numbers(target: Target, points: list[tuple[float, float]], times: list[float]) -> None:
     left, spare, early, late = times

@@ -74,6 +74,7 @@ def test_an_assistant_reads_over_the_standard_streams() -> None:
         ask(command(folder), story)
 
 
+@pytest.mark.nightly
 def test_an_assistant_changes_over_the_standard_streams_by_a_handshake_of_old() -> None:
     """With the rights of a token in its environment; `why` says who asked."""
     with pool_with(loss_job("vit", owner="ann"), loss_job("gru", owner="bob")) as (_, folder):

@@ -15,6 +15,7 @@ from lightning_core.parts.edge_cloud.placement.day_simulation import DayResult, 
 from lightning_core.parts.edge_cloud.placement.predictor import HORIZON, PREDICTORS, relative_errors
 from lightning_core.parts.edge_cloud.placement.reconfigurer import ReconfigurationLimits
 from lightning_core.planning.time_series import LastValue, Perfect
+from tests.examples import examples
 
 # 150 samples a second on a GPU, 100 epochs: ten of them serve 15 samples a second, not one more.
 DEMANDS = Demands(
@@ -109,7 +110,7 @@ def test_tasks_left_out_of_the_plan_are_not_served() -> None:
 
 
 @given(st.integers(0, 100), st.floats(0.0, 0.6), st.sampled_from([None, LastValue(), *PREDICTORS.values()]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_perfect_foresight_serves_the_most_and_the_plan_costs_the_least(
     seed: int, size: float, forecaster: LastValue | None
 ) -> None:

@@ -27,7 +27,7 @@ from lightning_core.parts.market.run_lengths import AGES, LASTS, RunLengths
 from lightning_core.parts.market.spot_job import SpotJob, intervals_after
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies import SPOT_POLICIES, MaxSpot, OnDemand, SemiMarkov
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 
 LAST = MarketForecaster(LastValue())
 # A node does a unit of work in an interval, and a launch takes 1.25 of them.
@@ -168,8 +168,9 @@ def test_invalid_terms_are_refused(wrong: dict[str, object], words: str) -> None
 
 
 @pytest.mark.parametrize("name", SPOT_POLICIES)
-@pytest.mark.parametrize("lost", [0.0, 0.75])
-@pytest.mark.parametrize("launch", [0.3, *(pytest.param(one, marks=pytest.mark.nightly) for one in (1.0, 2.4))])
+@pytest.mark.parametrize(
+    ("launch", "lost"), day_and_night(list(itertools.product([0.3, 1.0, 2.4], [0.0, 0.75])), [(0.3, 0.75)])
+)
 def test_no_market_makes_a_job_late(name: str, lost: float, launch: float) -> None:
     """Every market of one node and six intervals, for jobs of which some can only just be completed in time.
 
@@ -239,7 +240,7 @@ def test_where_the_number_goes_is_learned() -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=60))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_transitions_add_up_and_a_run_stays_at_an_age_for_as_long_as_it_lasts(levels: list[int]) -> None:
     runs = RunLengths(np.array(levels), 3)
     chain = runs.expected(np.eye(3 * len(AGES)))
@@ -311,7 +312,7 @@ def semi_markov_market(seed: int, intervals: int = 900) -> Market:
     return flat(counts[:intervals], price=0.35)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", day_and_night([0, 1], [0]))
 def test_it_costs_less_than_max_spot_and_no_less_than_the_optimum(seed: int) -> None:
     market = semi_markov_market(seed)
     job = SpotJob(60.0, 80, max_nodes=1, growth_fraction=1.0, shrink_fraction=1.0, value=0.0, launch_time=1.5)

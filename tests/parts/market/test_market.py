@@ -318,7 +318,7 @@ def test_every_policy_conforms(name: str, world: tuple[SpotJob, Market], seed: i
 
 
 @given(world=worlds(), overhead=st.sampled_from(["total", "launches"]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_ledgers_add_up(world: tuple[SpotJob, Market], overhead: Any) -> None:
     job, market = world
     job, terms = replace(job, overhead=overhead), {"preemption_cost": job.preemption_cost}
@@ -438,7 +438,7 @@ def test_the_safety_net_leaves_safe_jobs_alone(growth_fraction: float, overhead:
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_plan_of_a_window_is_optimal(data: st.DataObject) -> None:
     """With the whole future known and its end at the deadline, the plan is worth what the best of all plans is."""
     intervals, max_nodes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))

@@ -36,7 +36,7 @@ from lightning_core.storage.journals.journal_database import JournalPart
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.checks import saved_and_restored
 from lightning_core.view.why import rows, why
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 from tests.parts.market.market_pool import MARKET, MarketPool
 from tests.parts.market.market_world import CACHES, elastic
 from tests.parts.market.messages import event_of
@@ -109,7 +109,7 @@ def test_the_story_has_rows_nodes_and_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("R28")
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", day_and_night([False, True], [True]))
 def test_a_journal_with_a_market_replays(stops: bool, tmp_path: Path) -> None:
     made = whole_story(path := tmp_path / "journal.db", stops=stops)
     with Journal.open(path, read_only=True) as journal:

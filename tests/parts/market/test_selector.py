@@ -18,6 +18,7 @@ from lightning_core.parts.market.selector import Selector, normalised
 from lightning_core.parts.market.spot_job import SpotJob
 from lightning_core.parts.market.spot_market import Market
 from lightning_core.parts.market.spot_policies.paper_pool import REPAIRED_POOL, distinct, make_pool
+from tests.examples import examples
 
 Sequence = Callable[[Selector, int], FloatArray]
 
@@ -64,7 +65,7 @@ def test_the_regret_stays_under_its_bound(sequence: Sequence, known: bool, polic
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=1, max_size=120))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_regret_stays_under_its_bound_on_random_sequences(utilities: list[list[float]]) -> None:
     selector = Selector("abcd")
     for one in utilities:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from lightning_core.simulation.scenario import Delays, Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 from tests.parts.market.messages import seen
 
 HOUR, INTERVAL, LEAVE = 3600.0, 1800.0, 10.0
@@ -166,7 +166,7 @@ def test_a_pool_looks_ahead_by_arima_and_its_journal_replays_whatever_a_fit_give
 ) -> None:
     fits, path = forecasters._fitted.cache_info().misses, tmp_path / "journal.db"
     _, outcome, _ = simulated(
-        drawn(1), elastic("a", 24, 11), policy="ahap:omega=5", forecaster="arima:window=30,refit=6", path=path
+        drawn(1), elastic("a", 12, 6), policy="ahap:omega=5", forecaster="arima:window=30,refit=6", path=path
     )
     assert [job.verdict for job in outcome.jobs] == [Verdict.MET]
     assert forecasters._fitted.cache_info().misses > fits
@@ -342,12 +342,7 @@ def test_between_two_jobs_there_are_no_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "seed"),
-    [
-        pytest.param(name, seed, marks=[pytest.mark.nightly] * (seed > 5))
-        for name in ("max-spot", "chain", "ahap")
-        for seed in (5, 6)
-    ],
+    ("policy", "seed"), day_and_night(list(product(("max-spot", "chain", "ahap"), (5, 6))), [("chain", 5)])
 )
 def test_the_cost_is_close_to_that_of_the_backtest(policy: str, seed: int) -> None:
     """Within 10 %, for a job whose throughput is known and whose nodes are there within a minute; -4 % to +4 % here."""

@@ -54,7 +54,7 @@ def part_left(job: SpotJob, before: NodeCounts, held: NodeCounts) -> float:
     st.sampled_from(sorted(SPOT_POLICIES)), st.lists(st.integers(0, 16), min_size=12, max_size=12),
     st.lists(st.floats(0.1, 1.2), min_size=12, max_size=12), st.integers(20, 100), st.sampled_from([0.0, 0.6]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @pytest.mark.nightly
 def test_live_decisions_equal_those_on_the_recording(
     name: str, counts: list[int], prices: list[float], work: int, preemption_cost: float

@@ -33,7 +33,7 @@ from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
 from lightning_core.testing.checks import saved_and_restored
 from tests.driven import Curve, drive
-from tests.examples import examples
+from tests.examples import day_and_night, examples
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"fixed": {"shares": [1.0] * 60}}
 SCRIPT = frozenset({Capability.TIME_SLICE, Capability.HOLD})
@@ -285,7 +285,7 @@ def test_weights_divide_a_device_in_turns() -> None:
     assert len(turns) < 800.0 / 20.0
 
 
-@pytest.mark.parametrize("policy", ["edf", "fixed"])
+@pytest.mark.parametrize("policy", day_and_night(["edf", "fixed"], ["fixed"]))
 def test_a_gang_beyond_its_owners_share_has_its_turn(policy: str) -> None:
     """Devices that it cannot use are lent, also by a policy that gives away nothing that is left over."""
     scheduler = pool(policy, 3, {"*": {}})
@@ -367,7 +367,10 @@ def test_jobs_of_unknown_owner_are_those_of_one() -> None:
     assert held(scheduler) == {"": 2.0, "ann": 2.0}
 
 
-@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"uniform", "rr", "fixed", "successive_halving"}))
+BY_WORK = sorted(set(POLICIES) - {"uniform", "rr", "fixed", "successive_halving"})
+
+
+@pytest.mark.parametrize("policy", day_and_night(BY_WORK, ["decor", "laira", "triage"]))
 def test_a_deadline_that_fits_a_quota_is_met_beside_a_flood(policy: str) -> None:
     """Under every policy that goes by deadlines or by work; the others share their owner's devices over time."""
 
