@@ -60,6 +60,8 @@ class EndedTraining:
     """Seconds for which its process held a core."""
     building: float = 0.0
     """Seconds from when its turn came until it trained."""
+    batches: int = 0
+    """Batches that it trained."""
 
     @property
     def verdict(self) -> Verdict:
@@ -189,9 +191,11 @@ def train(
         "enable_model_summary": False,
     }
     options: dict[str, Any] = {"devices": 1, "max_epochs": -1, "callbacks": [Ends(), *callbacks]} | quiet | trainer
-    pl.Trainer(**options).fit(_made(job.config["model"]), _made(job.config["data"]))
+    trained = pl.Trainer(**options)
+    trained.fit(_made(job.config["model"]), _made(job.config["data"]))
     means = np.convolve(seen, np.ones(WINDOW) / WINDOW, "valid") if len(seen) >= WINDOW else [np.inf]
-    return EndedTraining(met[0] if met else None, float(np.min(means)), time.process_time() - busy, begins[0] - came)
+    took, batches = time.process_time() - busy, trained.global_step
+    return EndedTraining(met[0] if met else None, float(np.min(means)), took, begins[0] - came, batches)
 
 
 def _class(given: Mapping[str, Any]) -> Any:

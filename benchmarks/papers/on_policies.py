@@ -60,7 +60,8 @@ def in_appendices(record: Record) -> list[Finding]:
     return [
         _round(record),
         *_constants(record),
-        _finds_infeasible(record),
+        _finds_infeasible(record, "whole", "as read here"),
+        _finds_infeasible(record, "printed", "with eq. 8 as printed"),
         _first_is_steady(record),
         _scores_without_ucb(record),
     ]
@@ -156,20 +157,20 @@ def _watched(record: Record, part: str, what: str) -> dict[str, float]:
     return {cell: record("core", f"watched_{cell}_{part}_{what}") for cell in WATCHED}
 
 
-def _finds_infeasible(record: Record) -> Finding:
-    at_once, wrong, hopeless = (_watched(record, "whole", what) for what in ("found_at_once", "wrong", "hopeless"))
+def _finds_infeasible(record: Record, row: str, words: str) -> Finding:
+    at_once, wrong, hopeless = (_watched(record, row, what) for what in ("found_at_once", "wrong", "hopeless"))
     without = _watched(record, "dkf", "hopeless")
     told = "; ".join(
-        f"{words}: right after exploration {100 * at_once[cell]:.0f} % of the jobs that are impossible even alone are "
+        f"{of}: right after exploration {100 * at_once[cell]:.0f} % of the jobs that are impossible even alone are "
         f"found infeasible, and {100 * wrong[cell]:.0f} % of the possible ones; the impossible ones have "
         f"{100 * hopeless[cell]:.0f} % of the device from then on, {100 * without[cell]:.0f} % without the look-ahead"
-        for cell, words in WATCHED.items()
+        for cell, of in WATCHED.items()
     )
     holds = [at_once[cell] > 0.9 and hopeless[cell] < without[cell] for cell in WATCHED]
-    said = verdict(holds, [f"for {words}" for words in WATCHED.values()])
+    said = verdict(holds, [f"for {of}" for of in WATCHED.values()])
     said += "; many possible jobs are found infeasible too" * (max(wrong.values()) > 0.1)
     says = "LaiRA identifies infeasible tasks accurately, shortly after the exploration, and gives them a minimum"
-    return Finding(says, "LaiRA, figs 8, 9", f"as read here; {told}", said)
+    return Finding(says, "LaiRA, figs 8, 9", f"{words}; {told}", said)
 
 
 def _first_is_steady(record: Record) -> Finding:

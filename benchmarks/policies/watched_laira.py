@@ -24,8 +24,11 @@ from lightning_core.simulation.simulation import Simulation
 
 CELLS = (Cell(10, True), Cell(10, False))
 PATH = f"{__name__}.WatchedLaira"
-# Rows that are watched, with what is left out of LaiRA.
-ROWS: Mapping[str, Mapping[str, bool]] = {"whole": {}, "ucb": {"ucb": False}, "dkf": {"look_ahead": False}}
+# Rows that are watched: LaiRA as read here, without a part, and with the extrapolation of eq. 8 as it is printed.
+ROWS: Mapping[str, Mapping[str, object]] = {
+    "whole": {}, "ucb": {"ucb": False}, "dkf": {"look_ahead": False}, "printed": {"dkf": {"damping": None}},
+}  # fmt: skip
+WORDS = {"whole": "as read here", "ucb": "without UCB", "dkf": "without DKF", "printed": "eq. 8 as printed"}
 
 
 class Decision(NamedTuple):
@@ -134,17 +137,17 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def measure(pool: Sequence[Recording], bundles: int, laira: Contender) -> Figures:
-    """Watch LaiRA on bundles of ten jobs, whole and without a part; print what is seen and return it."""
+    """Watch LaiRA on bundles of ten jobs, each row of it; print what is seen and return it."""
     figures: Figures = {"watched_bundles": float(bundles)}
     rows: list[list[object]] = []
     for cell in CELLS:
-        for name, left_out in ROWS.items():
-            one = replace(laira, policy=PATH, arguments={**laira.arguments, **left_out})
+        for name, changed in ROWS.items():
+            one = replace(laira, policy=PATH, arguments={**laira.arguments, **changed})
             found = [w for w in map(partial(watch, pool, cell, laira=one), range(bundles)) if w is not None]
             means = [_mean(column) for column in zip(*found, strict=True)]
-            rows.append([str(cell), name, *means])
+            rows.append([str(cell), WORDS[name], *means])
             figures |= {f"watched_{name_of(cell)}_{name}_{what}": mean
                         for what, mean in zip(Watched._fields, means, strict=True)}  # fmt: skip
     print("\nLaiRA's decisions, figures 8 to 11 of its paper; means over the bundles")
-    table(["bundles", "LaiRA without", *Watched._fields], rows)
+    table(["bundles", "LaiRA", *Watched._fields], rows)
     return figures

@@ -124,7 +124,7 @@ def live(cluster: Cluster, name: str, seed: int, drawn: Drawn, row: str, folder:
             for one in drawn.jobs
         ]  # fmt: skip
         ended = UNMANAGED[row](jobs, cluster.devices).jobs
-        came = [JobPlayed(one.verdict is Verdict.MET, one.best, one.busy) for one in ended]
+        came = [JobPlayed(one.verdict is Verdict.MET, one.best, one.busy, one.batches) for one in ended]
         return Play(name, seed, row, tuple(came), 0, float(np.mean([one.building for one in ended if one.busy])))
     terms = {one.job.name: {"deadline": f"{one.job.deadline:.3f}s", "target": {"loss": one.job.target.goal}}
              for one in drawn.jobs}  # fmt: skip
@@ -136,8 +136,8 @@ def live(cluster: Cluster, name: str, seed: int, drawn: Drawn, row: str, folder:
 def played(job: JobHistory) -> JobPlayed:
     """Return what came of a job, by its history."""
     seen = job.curve()[:, 1]
-    busy = job.progress[-1].busy if len(job.progress) else 0.0
-    return JobPlayed(job.verdict is Verdict.MET, float(seen.min(initial=np.inf)), busy)
+    busy, batches = (job.progress[-1].busy, job.progress[-1].batches) if len(job.progress) else (0.0, 0)
+    return JobPlayed(job.verdict is Verdict.MET, float(seen.min(initial=np.inf)), busy, batches)
 
 
 def simulated(drawn: Drawn, row: str, devices: int, building: float, folder: Path) -> tuple[list[JobPlayed], int]:
@@ -255,6 +255,8 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
             "starts": float(np.mean([one.starts for one in some])),
             "simulated_starts": float(np.mean([one.starts for one in virtual])),
         }
+        if paces := [pace for one in some if not np.isnan(pace := one.pace(drawn[one.seed]))]:
+            figures["pace"] = float(np.mean(paces))
         if row != OURS:
             pairs = [plays.played[name, one.seed, OURS].met - one.met for one in some
                      if (name, one.seed, OURS) in plays.played]  # fmt: skip
@@ -268,7 +270,7 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
 
 COLUMNS = (
     "seeds", "ceiling", "met", "met_se", "simulated_met", "live_minus_simulated_se", "ours_ahead", "ours_ahead_se",
-    "way", "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts",
+    "way", "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts", "pace",
 )  # fmt: skip
 
 

@@ -89,6 +89,8 @@ class JobPlayed(NamedTuple):
     """Lowest mean loss over a window by its deadline; infinite if it never had one."""
     busy: float
     """Seconds for which it held a device."""
+    batches: int = 0
+    """Batches that it trained; 0 in plays that were kept before it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,14 @@ class Play:
         """Device-seconds on jobs that missed, as a fraction of all."""
         busy = sum(one.busy for one in self.jobs)
         return sum(one.busy for one in self.jobs if not one.met) / busy if busy else 0.0
+
+    def pace(self, bundle: Bundle) -> float:
+        """Return the throughputs of its jobs, in the mean over the device time, as a part of those they were drawn at.
+
+        NaN if the batches were not recorded. Where nothing manages the jobs, building them counts as device time.
+        """
+        expected = sum(one.batches / given.throughput for one, given in zip(self.jobs, bundle.jobs, strict=True))
+        return expected / sum(one.busy for one in self.jobs) if expected else np.nan
 
     def way(self, bundle: Bundle) -> float:
         """Return the mean fraction of the way from its first loss to its target that a job had come by its deadline."""
@@ -195,7 +205,7 @@ class Plays:
     def add(self, play: Play) -> None:
         """Keep a play."""
         # JSON has no infinity: a job without a loss gets the largest number there is.
-        jobs = [(one.met, float(f"{min(one.best, 1e300):.5g}"), round(one.busy, 3)) for one in play.jobs]
+        jobs = [(one.met, float(f"{min(one.best, 1e300):.5g}"), round(one.busy, 3), one.batches) for one in play.jobs]
         self._append(asdict(play) | {"jobs": jobs, "building": round(play.building, 3)})
 
     def _append(self, line: Mapping[str, object]) -> None:
