@@ -14,17 +14,20 @@ INTRODUCTION = (
     "rules of LARA and LaiRA, by turns of the seeds; a device is a core. *All at once* and *one after another* are "
     "processes that nothing manages. The other rows are policies in a pool, without settings of their own. *Met* is "
     "the mean of the seeds, with its standard error, of the bound that a clairvoyant scheduler could not pass; "
-    "*simulated* is the same bundles in virtual time at the throughputs of this machine, the mean of six drifts by "
-    "10 %. *Way* is how far a job had come from its first loss to its target by its deadline, in the mean; *lost* the "
-    "part of the device time that went to jobs that missed; *starts* how often a job was given a device. In brackets: "
-    "simulated. Building is simulated as it was measured; in the pool's rows of five models on one device 1 s is "
-    "assumed."
+    "*simulated* is the same bundles in virtual time at the throughputs of this machine, the mean of six drifts by 10 "
+    "%. *Pace* is the throughput in a play as a part of that which was measured before it, in the mean over the "
+    "device time and the seeds of which it is known; these are simulated at it. *Way* is how far a job had come from "
+    "its first loss to its target by its deadline, in the mean; *lost* the part of the device time that went to jobs "
+    "that missed; *starts* how often a job was given a device. In brackets: simulated. Building is simulated as it "
+    "was measured; in the pool's rows of five models on one device 1 s is assumed."
 )
 TITLES = {
     "five": "five models, one device", "ten": "ten models, one device", "five_on_two": "five models, two devices",
     "ten_on_two": "ten models, two devices",
 }  # fmt: skip
-COLUMNS = ("row", "seeds", "met", "simulated", "live less simulated", "triage ahead by", "way", "lost", "starts")
+COLUMNS = (
+    "row", "seeds", "met", "simulated", "live less simulated", "triage ahead by", "way", "lost", "starts", "pace",
+)  # fmt: skip
 
 
 def tables_section(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -50,8 +53,10 @@ def _row(figures: Mapping[str, float], key: str, name: str) -> str:
 
     ahead = f"{of('ours_ahead'):+.2f} ± {of('ours_ahead_se'):.2f}" if f"{key}_ours_ahead" in figures else ""
     starts = f"{of('starts'):.1f} ({of('simulated_starts'):.1f})" if of("starts") else ""
+    pace = f"{of('pace'):.2f}" if f"{key}_pace" in figures else ""
     return row([
         name.replace("_", " "), f"{of('seeds'):.0f}", f"{of('met'):.2f} ± {of('met_se'):.2f} of {of('ceiling'):.2f}",
         f"{of('simulated_met'):.2f}", f"{of('live_minus_simulated'):+.2f} ± {of('live_minus_simulated_se'):.2f}", ahead,
         f"{of('way'):.2f} ({of('simulated_way'):.2f})", f"{of('wasted'):.2f} ({of('simulated_wasted'):.2f})", starts,
+        pace,
     ])  # fmt: skip

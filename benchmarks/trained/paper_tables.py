@@ -3,7 +3,8 @@
 Five models (LARA's first table) and ten (its second, and LaiRA's two) are those of which there are recordings: images,
 text, speech and reinforcement learning. Targets and deadlines are drawn by the papers' rules from these recordings at
 the throughputs of this machine (:mod:`benchmarks.trained.plays`), LARA's and LaiRA's by turns. Beside each live run the
-same bundle is simulated at about the same throughputs. Policies are as they are without settings of their own.
+same bundle is simulated at about the same throughputs: those of the play, where its batches were kept, for the machine
+may be a third slower in a play than before it. Policies are as they are without settings of their own.
 
 *All at once* and *one after another* are what people do today: trainings that nothing manages
 (:mod:`examples.unmanaged`), simulated as equal shares and first come first served.
@@ -65,8 +66,8 @@ TRIAL, WARM_UP = 2.5, 1 / 3
 SEED = 1
 # Seconds that a report takes.
 REPORT = 0.02
-# A bundle is simulated several times, at throughputs that are drawn around those that were measured: they drift by as
-# much within a run, and some policies decide by little.
+# A bundle is simulated several times, at throughputs that are drawn around those that it had: they drift by as much
+# within a run, and some policies decide by little.
 DRAWS, DRIFT = 6, 0.1
 
 
@@ -280,8 +281,9 @@ def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) 
     with tempfile.TemporaryDirectory() as temp:
         for one in plays:
             rng = np.random.default_rng(one.seed)
+            pace = one.pace(drawn[one.seed])
             for number in range(DRAWS):
-                bundle = _drifted(drawn[one.seed], rng)
+                bundle = _drifted(drawn[one.seed], rng, 1.0 if np.isnan(pace) else pace)
                 folder = Path(temp) / f"{one.seed}-{number}"
                 jobs, count = simulated(bundle, one.row, devices, building, folder)
                 count = 0 if one.row in UNMANAGED else count
@@ -289,9 +291,9 @@ def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) 
     return found
 
 
-def _drifted(bundle: Drawn, rng: np.random.Generator) -> Drawn:
-    """Return a bundle whose throughputs are not quite what they were."""
-    factors = np.exp(rng.normal(0.0, DRIFT, len(bundle.jobs))).tolist()
+def _drifted(bundle: Drawn, rng: np.random.Generator, pace: float) -> Drawn:
+    """Return a bundle whose throughputs are not quite what they were, and at ``pace`` times them in the mean."""
+    factors = (pace * np.exp(rng.normal(0.0, DRIFT, len(bundle.jobs)))).tolist()
     jobs = [replace(one, throughput=one.throughput * by) for one, by in zip(bundle.jobs, factors, strict=True)]
     return replace(bundle, jobs=tuple(jobs))
 

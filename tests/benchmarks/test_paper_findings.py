@@ -79,17 +79,20 @@ def test_decisions_show_what_was_found_infeasible_and_who_had_the_device() -> No
 
 
 def test_laira_is_steadier_with_ucb_where_its_first_job_changes_less_often() -> None:
-    figures = {f"watched_{cell}_{part}_{what}": 0.1 for cell in on_policies.WATCHED for part in ("whole", "ucb", "dkf")
+    parts = ("whole", "ucb", "dkf", "printed")
+    figures = {f"watched_{cell}_{part}_{what}": 0.1 for cell in on_policies.WATCHED for part in parts
                for what in ("changes", "negative", "hopeless", "found_at_once", "wrong")}  # fmt: skip
     figures |= {"watched_pure_10_ucb_changes": 0.2, "watched_mixed_10_ucb_negative": 0.3}
     one = record("core", figures)
     assert on_policies._first_is_steady(one).verdict == "holds only for pure, 10 jobs"
     assert on_policies._scores_without_ucb(one).verdict == "holds only for mixed, 10 jobs"
-    assert on_policies._finds_infeasible(one).verdict == NO
+    assert on_policies._finds_infeasible(one, "whole", "as read here").verdict == NO
     figures |= {f"watched_{cell}_whole_{what}": part for cell in on_policies.WATCHED
                 for what, part in (("found_at_once", 0.95), ("hopeless", 0.05), ("wrong", 0.3))}  # fmt: skip
-    said = on_policies._finds_infeasible(record("core", figures)).verdict
+    one = record("core", figures)
+    said = on_policies._finds_infeasible(one, "whole", "as read here").verdict
     assert said == f"{YES}; many possible jobs are found infeasible too"
+    assert on_policies._finds_infeasible(one, "printed", "as printed").verdict == NO, "each row by its own figures"
 
 
 # ------------------------------------------------------------------------------------------------- the spot market
