@@ -23,7 +23,7 @@ from lightning_core.policies.laira import Laira
 from lightning_core.simulation.replications import Experiment
 
 # Of estimators, policies, appendices, the spot market, and edge and cloud.
-EVERY_FINDING = 8 + 10 + 8 + 17 + 7
+EVERY_FINDING = 8 + 10 + 9 + 17 + 7
 
 
 def run(
