@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # A quarter of the random examples by day, four times as many in what runs each night, and what docs/reliability.md records.
 test-nightly reliability: export LC_EXAMPLES ?= 4
 test-pure: export LC_EXAMPLES ?= 0.25
-# Each part says how long it took. `make test` runs its parts beside each other: the live tests wait much, and the pure
-# ones compute meanwhile. All together stay below 15 minutes on two cores.
+# Each part says how long it took. `make test` runs two parts beside each other: the live tests wait much, and the pure
+# ones compute meanwhile; with a third, Ray takes minutes to start. All together stay below 15 minutes on two cores.
 define run_tests
 	@began=$$(date +%s); OMP_NUM_THREADS=1 $(RUN)/python -m pytest -q $(2) && echo "$(1): $$(( $$(date +%s) - began )) s" > .seconds-$@ && cat .seconds-$@
 endef
@@ -71,7 +71,7 @@ docs: setup
 
 # What a part prints comes when it has ended, in one piece. A part that fails does not stop those that run, but `make test`.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-pure test-live lint docs
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-live test-pure lint docs
 	@cat .seconds-test-pure .seconds-test-live
 
 # Two workers: each takes twenty seconds of a core to import and collect all tests.
@@ -89,7 +89,7 @@ test-stories: setup
 # Live pools on Ray, and faults. Three at once, for these wait more than they compute, and meet no deadline of seconds.
 # Tests that share a pool are run by one of the three (tests/conftest.py).
 test-live: setup
-	$(call run_tests,live,-n 3 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
+	$(call run_tests,live,-n 2 --dist loadgroup --no-loadscope-reorder -m '(cluster or faults) and not (gpu or nightly)' $(call WITH,cluster) tests/faults)
 
 # LC_SOAK_SECONDS: length of the soak test (default 7200); LC_FUZZ_SECONDS: of each fuzz target (default 720);
 # LC_EXAMPLES: factor on the numbers of random examples (tests/examples.py; default 4 here, 0.25 in test-pure, 1 elsewhere).

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # Seconds after which what is waited for counts as hung.
-PATIENCE = 150.0
+PATIENCE = 300.0
 # Seconds between two looks: at first, and at most, so that a long wait does not load what it looks at.
 PAUSE, MAX_PAUSE = 0.005, 0.1
 

@@ -95,7 +95,7 @@ class PoolManager:
         if self._memory.exists():  # Ray has restarted it, and refuses calls of itself until the restart is known
             self._waking = asyncio.get_running_loop().create_task(self._wake())
 
-    async def open(self, patience: float = 120.0, *, warm: bool = True) -> None:
+    async def open(self, patience: float = 300.0, *, warm: bool = True) -> None:
         """Start or find the devices, their arbiters and their workers.
 
         Args:

@@ -34,7 +34,7 @@ from lightning_core.storage.atomic_files import write_whole
 from lightning_core.storage.private_files import owner_only, read_own
 
 # Seconds that the head may take to start, and to end.
-START_TIMEOUT, END_TIMEOUT = 120.0, 15.0
+START_TIMEOUT, END_TIMEOUT = 300.0, 15.0
 # Ray itself waits 30 s for its first server, which a busy machine may exceed.
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": "90"}
 # A socket's path has at most 107 characters; Ray needs the rest for its own names.

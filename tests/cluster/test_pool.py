@@ -50,7 +50,7 @@ class Shell:
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run Python; return its output."""
         line = [sys.executable, *words]
-        return subprocess.run(line, env=self.env | env, cwd=self.home, capture_output=True, text=True, timeout=180)
+        return subprocess.run(line, env=self.env | env, cwd=self.home, capture_output=True, text=True, timeout=400)
 
     def command(self, *words: str, code: int = 0, **env: str) -> str:
         """Run ``lightning-core``; return its output."""
