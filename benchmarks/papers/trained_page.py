@@ -14,12 +14,12 @@ INTRODUCTION = (
     "rules of LARA and LaiRA, by turns of the seeds; a device is a core. *All at once* and *one after another* are "
     "processes that nothing manages. The other rows are policies in a pool, without settings of their own. *Met* is "
     "the mean of the seeds, with its standard error, of the bound that a clairvoyant scheduler could not pass; "
-    "*simulated* is the same bundles in virtual time at the throughputs of this machine, the mean of six drifts by 10 "
-    "%. *Pace* is the throughput in a play as a part of that which was measured before it, in the mean over the "
-    "device time and the seeds of which it is known; these are simulated at it. *Way* is how far a job had come from "
-    "its first loss to its target by its deadline, in the mean; *lost* the part of the device time that went to jobs "
-    "that missed; *starts* how often a job was given a device. In brackets: simulated. Building is simulated as it "
-    "was measured; in the pool's rows of five models on one device 1 s is assumed."
+    "*simulated* is the same bundles in virtual time at the throughputs of this machine, the mean of six drifts by "
+    "10 %. *Pace* is the throughput in a bundle relative to that measured just before it, where it was recorded; those "
+    "bundles are simulated at their own pace. *Way* is how far a job had come from its first loss to its target by its "
+    "deadline, in the mean; *lost* the part of the device time that went to jobs that missed; *starts* how often a job "
+    "was given a device. In brackets: simulated. Building is simulated as it was measured; in the pool's rows of five "
+    "models on one device 1 s is assumed."
 )
 TITLES = {
     "five": "five models, one device", "ten": "ten models, one device", "five_on_two": "five models, two devices",

@@ -24,7 +24,7 @@ from lightning_core.simulation.simulation import Simulation
 
 CELLS = (Cell(10, True), Cell(10, False))
 PATH = f"{__name__}.WatchedLaira"
-# Rows that are watched: LaiRA as read here, without a part, and with the extrapolation of eq. 8 as it is printed.
+# LaiRA as read here, without UCB, without its Kalman filter, and with the printed extrapolation of eq. 8.
 ROWS: Mapping[str, Mapping[str, object]] = {
     "whole": {}, "ucb": {"ucb": False}, "dkf": {"look_ahead": False}, "printed": {"dkf": {"damping": None}},
 }  # fmt: skip

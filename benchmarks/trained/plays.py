@@ -126,9 +126,9 @@ class Play:
         return sum(one.busy for one in self.jobs if not one.met) / busy if busy else 0.0
 
     def pace(self, bundle: Bundle) -> float:
-        """Return the throughputs of its jobs, in the mean over the device time, as a part of those they were drawn at.
+        """Return the throughput in this play relative to that at which the bundle was drawn, averaged over device time.
 
-        NaN if the batches were not recorded. Where nothing manages the jobs, building them counts as device time.
+        NaN if the batches were not recorded. The device time of a training without a pool includes building it.
         """
         expected = sum(one.batches / given.throughput for one, given in zip(self.jobs, bundle.jobs, strict=True))
         return expected / sum(one.busy for one in self.jobs) if expected else np.nan

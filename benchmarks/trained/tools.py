@@ -97,10 +97,11 @@ def measure(size: Size) -> Figures:
         met = np.array([sum(one.met for one in some) for some in plays], float)
         busy = [sum(one.busy for one in some) for some in plays]
         missed = [sum(one.busy for one in some if not one.met) for some in plays]
-        numbers = (met.mean(), error(met), np.mean(busy), np.mean(missed), written[name])
+        doubt = error(met) if len(met) > 1 else None
+        numbers = (float(met.mean()), doubt, float(np.mean(busy)), float(np.mean(missed)), float(written[name]))
         key = name.partition(",")[0].lower().replace(" ", "_")
-        figures |= {f"{key}_{what}": float(number) for what, number in zip(WHAT, numbers, strict=True)}
-        rows.append([name, *map(float, numbers)])
+        figures |= {f"{key}_{what}": number for what, number in zip(WHAT, numbers, strict=True)}
+        rows.append([name, *("" if number is None else number for number in numbers)])
     table(["tool", "met", "standard error", "device seconds", "on jobs that missed", "lines"], rows)
     return figures
 

@@ -19,6 +19,8 @@ from lightning_core.parts.edge_cloud.day_plan import (
     Way,
 )
 from lightning_core.parts.edge_cloud.placement.demands import (
+    BY_PERIOD,
+    ByPeriod,
     Choice,
     Cloud,
     Demands,
@@ -75,17 +77,7 @@ def plan_of(
         served = tuple(None if one is None else ways.setdefault(_way(one), len(ways)) for one in choices)
         tasks.append(PlannedTask(job_name(demands, task), task.job, task.number, served))
     jobs = [
-        PlannedJob(
-            name,
-            job.tasks,
-            job.rate,
-            job.sample,
-            job.aggregation,
-            job.processing,
-            _limit(job.delay),
-            job.accuracy,
-            job.moves,
-        )
+        PlannedJob(name, job.tasks, **_by_period(job), delay=_limit(job.delay), accuracy=job.accuracy, moves=job.moves)
         for name, job in demands.jobs.items()
     ]
     nodes = [
@@ -115,14 +107,7 @@ def placement_of(plan: DayPlan) -> tuple[TaskPlacement, ReconfigurationLimits]:
     terms = plan.terms
     jobs = {
         job.name: PlacedJob(
-            job.tasks,
-            job.rate,
-            job.sample,
-            job.aggregation,
-            job.processing,
-            _unlimited(job.delay),
-            job.accuracy,
-            job.moves,
+            job.tasks, **_by_period(job), delay=_unlimited(job.delay), accuracy=job.accuracy, moves=job.moves
         )
         for job in plan.jobs
     }
@@ -169,6 +154,10 @@ def _choices(task: PlannedTask, plan: DayPlan, demands: Demands) -> tuple[Choice
 
 def _way(choice: Choice) -> Way:
     return Way(choice.location, choice.gpu, choice.level)
+
+
+def _by_period(job: PlacedJob | PlannedJob) -> dict[str, ByPeriod]:
+    return {rule: getattr(job, rule) for rule in BY_PERIOD}
 
 
 def _limit(value: float) -> float | None:

@@ -16,7 +16,7 @@ from lightning_core.parts.market.offers import MAX_AVAILABLE, MAX_PRICE, MIN_ON_
 
 # Nodes that can be there at once, wanted or not, and intervals of a market: ten years of minutes.
 MAX_NODES, MAX_INTERVALS = 4 * MAX_DEVICES, 5_256_000
-# Offers of a quote, and intervals of a recording that a pool is told of: what any policy learns from at most.
+# Largest number of offers in a quote, and of recorded intervals sent to a pool: no policy learns from more.
 MAX_OFFERS, MAX_RECORDED = 100, 20_000
 
 
@@ -137,7 +137,7 @@ class QuotedBefore:
 
 @dataclass(frozen=True, slots=True)
 class QuotedAhead:
-    """What will be on offer from the pool's first interval on, as a recording says that the market replays.
+    """Prices and spot nodes from the pool's first interval on, where the market replays a recording.
 
     Args:
         prices: Price of a spot node in each interval.

@@ -49,7 +49,7 @@ class FeedbackTask:
             log.warning("the selector of spot policies gets no feedback: %s", error)
 
     def begin(self) -> None:
-        """Begin with the feedback of earlier pools, unless this one has had jobs, and a future that plans wait for."""
+        """Tell the scheduler what is known before the first job, or later if plans still wait for the recording."""
         if self._replay is None or not self._replay.terms.knows_more:
             return
         market = self._host.scheduler.controllers.get(MARKET)

@@ -197,9 +197,9 @@ class MarketForecaster:
         counts: Forecaster of counts; None for the same. Two that draw at random should have different seeds.
 
     Attributes:
-        recording: The market whose tables are made, where that of a batch is known only up to now: the recording that
-            a live market replays, whose last interval continues. None: the batch's own.
-        first: Interval of the batch's market that is the first of the recording.
+        recording: Recording that a live market replays. Forecasts come from it, because the market of a batch is known
+            only up to now; after its end the last forecast stays. None: forecasts come from the batch's market.
+        first: Interval of the batch's market at which the recording begins.
     """
 
     def __init__(self, prices: Forecaster | Noise, counts: Forecaster | None = None) -> None:
@@ -336,7 +336,7 @@ def check_live(text: str, *, recorded: bool) -> None:
 
     Args:
         text: Its spec.
-        recorded: Whether the market replays a recording, so that its future is known.
+        recorded: True if the market replays a recording, so its future is known.
 
     Raises:
         ValueError: As :func:`make_forecaster`; or it knows the future, which is not recorded, or what it needs is not

@@ -196,17 +196,14 @@ class MarketController:
         return self._plans.jobs
 
     def knows(self, known: QuotedBefore | QuotedAhead) -> bool:
-        """Return whether what a recording says changes nothing.
-
-        The past does not once there are newer quotes, nor the future if plans do not look at it or know it already.
-        """
+        """Return whether this changes nothing: newer quotes replace the past, and only the first recording counts."""
         if isinstance(known, QuotedAhead):
             return not self.awaits_recording
         return bool(self._quotes) or self._plans.begins_with(known)
 
     @property
     def awaits_recording(self) -> bool:
-        """Whether plans wait for the recording that the market replays."""
+        """True until a forecaster that knows the future has its recording; no nodes are planned before."""
         return self._plans.awaits_recording
 
     def quoted(self, now: float) -> Market | None:

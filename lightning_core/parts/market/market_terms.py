@@ -215,12 +215,12 @@ class MarketTerms:
 
     @property
     def knows_future(self) -> bool:
-        """Whether plans look at what the recording says of the future."""
+        """True if the forecaster takes future prices and nodes from the recording."""
         return knows_future(self.forecaster)
 
     @property
     def knows_more(self) -> bool:
-        """Whether a past market or the jobs of an earlier run are given, or the future is known."""
+        """True if a pool on these terms begins with events: a past market, feedback of earlier jobs, or the future."""
         return bool(self.start or self.history or self.feedback) or self.knows_future
 
     def check(self) -> None:

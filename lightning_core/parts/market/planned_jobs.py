@@ -106,11 +106,7 @@ class PlannedJobs:
                 self.begin(kind(*map(tuple, state[known])))
 
     def begin(self, known: QuotedBefore | QuotedAhead) -> None:
-        """Begin with what is known of the market.
-
-        That is how it was before the pool's first interval, from which policies and forecasters learn; or the recording
-        that it replays, for a forecaster that knows the future.
-        """
+        """Take the past market, from which policies and forecasters learn, or the recording that holds the future."""
         if isinstance(known, QuotedBefore):
             self._before = known
         else:
@@ -126,7 +122,7 @@ class PlannedJobs:
 
     @property
     def awaits_recording(self) -> bool:
-        """Whether the forecaster knows the future, and has not been told the recording yet."""
+        """True if the forecaster knows the future and has no recording yet."""
         return not isinstance(self._forecasts, LiveMarketForecaster) and self._ahead is None
 
     @property

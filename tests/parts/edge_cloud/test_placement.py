@@ -194,9 +194,9 @@ def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
 
 
 def test_processing_by_period_is_planned_exactly() -> None:
-    """The paper's G. By night `a` takes 4 GPUs, by day 13, as if four times as much came, but its data stays as it is.
+    """The paper's G: by day `a` needs four times the processing, 13 GPUs in place of 4, for the same data.
 
-    `c` is like it by night alone, so the two are not one kind of task.
+    `c` equals `a` by night only, so the planner must not group them.
     """
     jobs = {
         "a": job(1, 1, rate=5.0, processing=(1.0, 4.0), delay=20.0, accuracy=0.8),
