@@ -196,10 +196,10 @@ def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, min
             )
             with Cluster(len(given.runs), devices=given.devices) as cluster:
                 guess = {one.curve.name: 1.0 / (one.curve.seconds_per_batch or 0.01) for one in given.pool()}
-                for number, (_, seed, row) in enumerate(some):
+                for _, seed, row in some:
                     if time.monotonic() + 2.0 * seconds_of(name) > until:
                         return
-                    folder = Path(temp) / name / f"{number}"
+                    folder = Path(temp) / name / f"{seed}-{row.replace(' ', '_')}"
                     if (name, seed) not in plays.rates:
                         rates = rates_alone(cluster, given.runs, folder / "alone", data, guess)
                         plays.drawn_at(name, seed, rates)
