@@ -14,10 +14,15 @@ import ray
 from ray.exceptions import RayError
 
 from lightning_core.bundle.problems import BundleError
-from lightning_core.node.signals import protected_from_ray
+from lightning_core.node.signals import descendants, kill_all, protected_from_ray
 from lightning_core.server.probe import no_answer
 from lightning_core.server.ray_settings import NAMESPACE, OBJECT_STORE_BYTES, PRIVATE_RAY
 from lightning_core.storage.private_files import owner_only
+
+log = logging.getLogger(__name__)
+
+# A Ray of this process gives its servers 30 s, whatever it is told: on a busy machine they may be there the next time.
+TRIES = 3
 
 
 def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
@@ -33,18 +38,27 @@ def start_local_ray(temp: Path, kind: str = "cpu", devices: int = 1) -> None:
         raise BundleError([f"RAY_AUTH_MODE is {mode!r}, but a Ray started here needs a token: unset it"])
     os.environ |= PRIVATE_RAY
     _ensure_token()
-    # Ray makes its folder readable for all.
-    with owner_only(), protected_from_ray():
-        ray.init(
-            address="local",
-            namespace=NAMESPACE,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            resources={"device": devices} if kind == "cpu" and devices else None,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(temp / "ray"),
-        )
+    for tries_left in reversed(range(TRIES)):
+        try:
+            # Ray makes its folder readable for all.
+            with owner_only(), protected_from_ray():
+                ray.init(
+                    address="local",
+                    namespace=NAMESPACE,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    resources={"device": devices} if kind == "cpu" and devices else None,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=str(temp / "ray"),
+                )
+            break
+        except Exception as error:  # of no class of its own
+            if not tries_left or "timed out" not in str(error).lower():
+                raise
+            log.warning("Ray is started again: %s", error)
+            ray.shutdown()
+            kill_all(descendants(str(temp)))
     if not has_token():  # Ray was imported before, without one
         ray.shutdown()
         raise BundleError(["this Ray started without a token: set RAY_AUTH_MODE=token before Python starts"])

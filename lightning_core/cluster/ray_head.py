@@ -35,8 +35,6 @@ from lightning_core.storage.private_files import owner_only, read_own
 
 # Seconds that the head may take to start, and to end.
 START_TIMEOUT, END_TIMEOUT = 300.0, 15.0
-# Ray itself waits 30 s for its first server, which a busy machine may exceed.
-PATIENCE = {"RAY_gcs_server_port_wait_time_s": "90"}
 # A socket's path has at most 107 characters; Ray needs the rest for its own names.
 TEMP_PREFIX = "lc-"
 MAX_TEMP_LENGTH = 40
@@ -111,7 +109,7 @@ def start_ray(folder: Path, head: Mapping[str, Any]) -> tuple[subprocess.Popen[b
     quick = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
     if not head["devices"]:  # its nodes have them, and are missed within seconds
         quick |= HEALTH
-    environment = PATIENCE | os.environ | PRIVATE_RAY | quick | {MARK: head["mark"]}
+    environment = os.environ | PRIVATE_RAY | quick | {MARK: head["mark"]}
     with owner_only(), (folder / "head.log").open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(

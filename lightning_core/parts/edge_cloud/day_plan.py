@@ -7,7 +7,7 @@ it. So what is journalled is small, and cannot contradict itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -62,6 +62,17 @@ class PlannedNode(NamedTuple):
     """Capacity of its processors; None without a limit."""
 
 
+class SampleNeeds(NamedTuple):
+    """What a sample needs at a level of arithmetic (the paper's B, Theta and G); None: as the job says."""
+
+    sample: float | tuple[float, ...] | None = None
+    """Megabytes of it; a number, or one by period."""
+    aggregation: float | tuple[float, ...] | None = None
+    """Capacity of a node's processors that each sample a second needs; likewise."""
+    processing: float | tuple[float, ...] | None = None
+    """Processing of it, relative to that of the level's throughput; likewise."""
+
+
 class PlannedJob(NamedTuple):
     """A job of the plan: tasks that are alike."""
 
@@ -82,6 +93,8 @@ class PlannedJob(NamedTuple):
     """Accuracy that each task must reach."""
     moves: bool = True
     """Whether a task may train elsewhere later."""
+    levels: tuple[tuple[str, SampleNeeds], ...] = ()
+    """Levels of arithmetic at which a sample needs something else."""
 
 
 class Way(NamedTuple):
@@ -257,12 +270,12 @@ def _check_numbers(plan: DayPlan) -> None:
         limits = ("bandwidth", node.bandwidth), ("aggregation", node.aggregation)
         at_least_0 |= {f"node {shown(node.name)}: {name}": limit for name, limit in limits if limit is not None}
     for job in plan.jobs:
-        for rule, given, numbers in (("rate", job.rate, positive), ("sample", job.sample, positive),
-                                     ("aggregation", job.aggregation, at_least_0),
-                                     ("processing", job.processing, positive)):  # fmt: skip
+        _check_names(f"levels of job {shown(job.name)}", [level for level, _ in job.levels], MAX_WAYS)
+        for where, rule, given in (("", "rate", job.rate), *_per_sample(job)):
             each = given if isinstance(given, tuple) else (given,)
             check_at_most(f"job {shown(job.name)}: periods with a {rule}", len(each), MAX_PERIODS)
-            numbers |= {f"job {shown(job.name)}: {rule}" + f" in period {k}" * (k > 0): one
+            numbers = at_least_0 if rule == "aggregation" else positive
+            numbers |= {f"job {shown(job.name)}: {rule}{where}" + f" in period {k}" * (k > 0): one
                         for k, one in enumerate(each)}  # fmt: skip
         if job.delay is not None:
             at_least_0[f"job {shown(job.name)}: delay"] = job.delay
@@ -277,6 +290,14 @@ def _check_numbers(plan: DayPlan) -> None:
         raise ValueError(f"step must be {MIN_PERIOD_SECONDS:g} to {MAX_SECONDS:.0f} seconds, got {shown(terms.step)}")
     if not 0 <= terms.moves <= MAX_COUNT:
         raise ValueError(f"moves must be 0 to {MAX_COUNT:,}, got {shown(terms.moves)}")
+
+
+def _per_sample(job: PlannedJob) -> Iterator[tuple[str, str, float | tuple[float, ...]]]:
+    """Yield what a sample of a job needs, with the words for the level, and the name of the rule."""
+    for level, needs in (("", job), *((f" at level {shown(level)}", needs) for level, needs in job.levels)):
+        for rule in SampleNeeds._fields:
+            if (given := getattr(needs, rule)) is not None:
+                yield level, rule, given
 
 
 def _check_names(what: str, names: Sequence[str], maximum: int) -> None:

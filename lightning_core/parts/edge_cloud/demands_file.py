@@ -16,6 +16,7 @@ from lightning_core.bundle.problems import BundleError, Problems
 from lightning_core.bundle.yaml_loader import load_yaml
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.durations import parse_duration
+from lightning_core.parts.edge_cloud.day_plan import SampleNeeds
 from lightning_core.parts.edge_cloud.placement import Cloud, Demands, EdgePrices, Gpu, Level, Node, PlacedJob
 from lightning_core.parts.edge_cloud.placement.demands import BY_PERIOD
 from lightning_core.regular_files import MAX_TABLE_BYTES, read_text
@@ -121,7 +122,7 @@ def _made(kind: type[T], value: Any, found: Problems) -> T | None:
     before = len(found.messages)
     found.check_keys(value, known)
     for name, field in known.items():
-        if name not in value and field.default is MISSING:
+        if name not in value and field.default is MISSING and field.default_factory is MISSING:
             found.add(f"{name} is missing")
     given = {
         str(name): found.at(str(name)).read(_reader(str(name)), part) for name, part in value.items() if name in known
@@ -138,6 +139,8 @@ def _reader(name: str) -> Callable[[Any], Any]:
         return _counts
     if name in BY_PERIOD:
         return _by_period
+    if name == "levels":
+        return _by_level
     return _numbers if name in ("gpus", "throughput") else _number
 
 
@@ -153,6 +156,19 @@ def _number(value: Any) -> float:
 
 def _by_period(value: Any) -> float | tuple[float, ...]:
     return tuple(map(_number, value)) if isinstance(value, list) else _number(value)
+
+
+def _by_level(value: Any) -> dict[str, SampleNeeds]:
+    rules = SampleNeeds._fields
+    if not isinstance(value, Mapping) or not all(isinstance(part, Mapping) for part in value.values()):
+        raise ValueError(f"must be a mapping of levels, each one of {', '.join(rules)}, got {value!r}")
+    for level, part in value.items():
+        if strange := [rule for rule in part if rule not in rules]:
+            raise ValueError(f"{level} must be a mapping of {', '.join(rules)}, got {strange[0]!r}")
+    return {
+        str(level): SampleNeeds(**{rule: _by_period(given) for rule, given in part.items()})
+        for level, part in value.items()
+    }
 
 
 def _numbers(value: Any) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from lightning_core.core.limits import shown
 from lightning_core.core.names import listed
@@ -20,7 +20,6 @@ from lightning_core.parts.edge_cloud.day_plan import (
 )
 from lightning_core.parts.edge_cloud.placement.demands import (
     BY_PERIOD,
-    ByPeriod,
     Choice,
     Cloud,
     Demands,
@@ -77,7 +76,7 @@ def plan_of(
         served = tuple(None if one is None else ways.setdefault(_way(one), len(ways)) for one in choices)
         tasks.append(PlannedTask(job_name(demands, task), task.job, task.number, served))
     jobs = [
-        PlannedJob(name, job.tasks, **_by_period(job), delay=_limit(job.delay), accuracy=job.accuracy, moves=job.moves)
+        PlannedJob(name, job.tasks, **_alike(job), delay=_limit(job.delay), levels=tuple(job.levels.items()))
         for name, job in demands.jobs.items()
     ]
     nodes = [
@@ -106,9 +105,7 @@ def placement_of(plan: DayPlan) -> tuple[TaskPlacement, ReconfigurationLimits]:
     """
     terms = plan.terms
     jobs = {
-        job.name: PlacedJob(
-            job.tasks, **_by_period(job), delay=_unlimited(job.delay), accuracy=job.accuracy, moves=job.moves
-        )
+        job.name: PlacedJob(job.tasks, **_alike(job), delay=_unlimited(job.delay), levels=dict(job.levels))
         for job in plan.jobs
     }
     demands = Demands(
@@ -156,8 +153,8 @@ def _way(choice: Choice) -> Way:
     return Way(choice.location, choice.gpu, choice.level)
 
 
-def _by_period(job: PlacedJob | PlannedJob) -> dict[str, ByPeriod]:
-    return {rule: getattr(job, rule) for rule in BY_PERIOD}
+def _alike(job: PlacedJob | PlannedJob) -> dict[str, Any]:
+    return {rule: getattr(job, rule) for rule in (*BY_PERIOD, "accuracy", "moves")}
 
 
 def _limit(value: float) -> float | None:

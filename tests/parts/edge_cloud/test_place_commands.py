@@ -11,6 +11,7 @@ import yaml
 from lightning_core.bundle.problems import BundleError
 from lightning_core.parts.edge_cloud.day_plan import MOVE_PRICE
 from lightning_core.parts.edge_cloud.demands_file import read_arrivals, read_demands
+from lightning_core.parts.edge_cloud.placement import SampleNeeds
 from tests.cli.test_cli import Said
 from tests.conftest import ROOT
 
@@ -85,6 +86,16 @@ def test_the_minimum_mean_accuracy_is_reached_or_refused(capsys: pytest.CaptureF
             {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": [1, "big", 1]}},
             "jobs.a.sample: must be a number, got 'big'",
         ),
+        (
+            "jobs",
+            {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": 1, "levels": {"mixed": {"rate": 1}}}},
+            "jobs.a.levels: mixed must be a mapping of sample, aggregation, processing, got 'rate'",
+        ),
+        (
+            "jobs",
+            {"a": {"tasks": [1, 2, 1], "rate": 1, "sample": 1, "levels": {"half": {"sample": 1}}}},
+            "job a: levels must be of fp32, mixed, got 'half'",
+        ),
         ("window", "soon", "window: duration must be such as"),
         ("cloud", {"delay": -1}, "cloud: delay must be at least 0"),
         ("epochs", True, "epochs: must be a number, got True"),
@@ -105,13 +116,17 @@ def test_rates_of_the_file_may_be_by_period_and_arrivals_are_relative_to_them(tm
     body = yaml.safe_load(DAY.read_text())
     body["jobs"] = {
         "a": {"tasks": [1, 1, 1], "rate": [5, 20, 10], "sample": 0.4},
-        "b": {"tasks": [1, 1, 1], "rate": 8, "sample": [0.4, 0.8, 0.4], "processing": [1, 1, 2]},
-    }
+        "b": {
+            "tasks": [1, 1, 1], "rate": 8, "sample": [0.4, 0.8, 0.4], "processing": [1, 1, 2],
+            "levels": {"mixed": {"processing": 0.5, "sample": [0.2, 0.4, 0.2]}},
+        },
+    }  # fmt: skip
     path, arrivals = tmp_path / "day.yaml", tmp_path / "arrivals.csv"
     path.write_text(yaml.safe_dump(body))
     demands = read_demands(path)
     assert demands.jobs["a"].rate == (5.0, 20.0, 10.0)
     assert demands.jobs["b"].processing == (1.0, 1.0, 2.0)
+    assert demands.jobs["b"].levels == {"mixed": SampleNeeds((0.2, 0.4, 0.2), None, 0.5)}
     arrivals.write_text("a,b\n5,8\n5,4\n20,8\n40,8\n10,8\n5,8\n")
     found = {name: values.tolist() for name, values in read_arrivals(arrivals, demands).items()}
     assert found == {"a": [1.0, 1.0, 1.0, 2.0, 1.0, 0.5], "b": [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]}

@@ -25,12 +25,14 @@ from lightning_core.parts.edge_cloud.placement import (
     Node,
     ObjectiveRanges,
     PlacedJob,
+    SampleNeeds,
     Task,
     TaskPlacement,
     Weights,
     plan,
 )
-from lightning_core.parts.edge_cloud.placement.baselines import incremental, one_period
+from lightning_core.parts.edge_cloud.placement.baselines import incremental, one_period, only
+from lightning_core.parts.edge_cloud.placement.plan import usage
 from lightning_core.parts.edge_cloud.placement.planner import group_tasks
 from tests.examples import examples
 
@@ -110,6 +112,18 @@ def test_choices_respect_delay_and_accuracy() -> None:
             lambda: demands({"a": job(1, accuracy=0.95)}),
             "job a: accuracy must be at most that of the best level, 0.9, got 0.95",
         ),
+        (
+            lambda: job(1, 1, levels={"mixed": SampleNeeds(processing=(1.0, 0.0))}),
+            "processing at level mixed must be positive and finite, got 0.0",
+        ),
+        (
+            lambda: job(1, 1, levels={"mixed": SampleNeeds(sample=(1.0,))}),
+            "sample at level mixed must have one entry per period, 2, got 1",
+        ),
+        (
+            lambda: demands({"a": job(1, levels={"int8": SampleNeeds()})}),
+            "job a: levels must be of fp32, mixed, got 'int8'",
+        ),
         (lambda: demands({"a": job(1)}, {CLOUD: Node({})}), "a node must not be called 'cloud'"),
         (lambda: demands({"a": job(1)}, {"n": Node({"h100": 1})}), "node n: must have GPUs of v100, got 'h100'"),
         (lambda: demands({"a": job(1)}, window=0.0), "window must be positive and finite, got 0.0"),
@@ -158,9 +172,11 @@ def small(draw: st.DrawFn) -> Demands:
             draw(st.one_of(each, st.tuples(*[each] * periods)))
             for each in (st.sampled_from([15.0, 5.0]), st.sampled_from([0.4, 2.4]), st.sampled_from([1.0, 0.5, 2.0]))
         )
+        differs = st.builds(SampleNeeds, st.none() | st.just(0.2), st.none(), st.none() | st.sampled_from([0.5, 3.0]))
         jobs[name] = job(
             *tasks, rate=rate, sample=sample, processing=processing, delay=draw(st.sampled_from([20.0, 90.0])),
             accuracy=draw(st.sampled_from([0.0, 0.8])), moves=draw(st.booleans()),
+            levels=draw(st.dictionaries(st.sampled_from(sorted(LEVELS)), differs, max_size=2)),
         )  # fmt: skip
     gpu_count = st.integers(0, 22)
     nodes = {
@@ -219,6 +235,37 @@ def test_processing_by_period_is_planned_exactly() -> None:
     assert one == like  # four times the samples, each a fourth of the size
     same = plan(demands({"a": job(2, 1, processing=(1.0, 1.0))})).placement
     assert same.cost == plan(demands({"a": job(2, 1)})).placement.cost
+
+
+def test_what_a_sample_needs_by_level_is_planned_exactly() -> None:
+    """The paper's G and B by accuracy: mixed arithmetic halves the data of `a`, and is dear for `b` by day."""
+    jobs = {
+        "a": job(1, 1, rate=5.0, sample=0.8, levels={"mixed": SampleNeeds(sample=0.4, processing=2.0)}),
+        "b": job(1, 1, rate=5.0, levels={"mixed": SampleNeeds(aggregation=2.0, processing=(0.5, 4.0))}),
+        "c": job(1, 1, rate=5.0, sample=0.8),
+    }
+    nodes = {"n": Node({"v100": 4.0}, bandwidth=4.0), "m": Node({"v100": 5.0}, bandwidth=3.0, aggregation=10.0)}
+    wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
+    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
+        solution = plan(wanted, weights, gap=0.0)
+        solution.placement.check()
+        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
+        assert solution.objective == pytest.approx(best, abs=1e-6)
+    a, b = (wanted.jobs[name].during(1) for name in "ab")
+    ways = {(needs, level): wanted.choice(needs, "m", "v100", level) for needs in (a, b) for level in LEVELS}
+    mixed = LEVELS["mixed"].throughput["v100"] / 100.0
+    assert {key: way.gpu_count for key, way in ways.items() if way is not None} == {
+        (a, "fp32"): 4.0, (b, "fp32"): 4.0,
+        (a, "mixed"): math.ceil(5 * 2 / mixed), (b, "mixed"): math.ceil(5 * 4 / mixed),
+    }  # fmt: skip
+    used = {key: usage(key[0], way) for key, way in ways.items() if way is not None}
+    assert [used[a, level]["bandwidth"] for level in ("fp32", "mixed")] == [4.0, 2.0]
+    assert [used[b, level]["aggregation"] for level in ("fp32", "mixed")] == [0.0, 10.0]
+    day = ways[b, "mixed"]
+    assert day is not None
+    assert wanted.served_rate(b, day) == pytest.approx(math.ceil(5 * 4 / mixed) * mixed / 4)
+    alone = only(wanted, 1).jobs["b"].during(0)
+    assert alone == b
 
 
 @pytest.mark.parametrize("more", [{"rate": (5.0, 20.0)}, {"rate": 5.0, "processing": (1.0, 4.0), "sample": 1.6}])

@@ -48,6 +48,7 @@ from lightning_core.parts.edge_cloud.placement import (
     Level,
     Node,
     PlacedJob,
+    SampleNeeds,
     Weights,
     plan,
 )
@@ -401,6 +402,7 @@ def test_a_rising_demand_is_forecast_and_the_plan_follows_before_it_is_there() -
     [
         (PlacedJob((1, 1), (16.0, 32.0), (0.4, 0.8), (1.0, 2.0)), (16.0, 32.0)),
         (PlacedJob((1, 1), 16.0, 0.4, 1.0, (1.0, 2.0)), (16.0, 16.0)),
+        (PlacedJob((1, 1), 16.0, 0.4, levels={"fp32": SampleNeeds(0.2, None, (1.0, 2.0))}), (16.0, 16.0)),
     ],
 )
 def test_a_period_has_its_own_needs_and_a_change_that_is_planned_is_no_trend(
@@ -697,6 +699,10 @@ TASK = MADE.tasks[0]
         (MADE._replace(nodes=(MADE.nodes[0]._replace(bandwidth=-1.0),)),
          "node 'a': bandwidth must be 0 to 1,000,000,000, got -1.0"),
         (MADE._replace(jobs=(MADE.jobs[0]._replace(processing=(1.0, 0.0)),)), "processing in period 1 must be"),
+        (MADE._replace(jobs=(MADE.jobs[0]._replace(levels=(("fp32", SampleNeeds(aggregation=-1.0)),)),)),
+         "job 'cars': aggregation at level 'fp32' must be 0 to 1,000,000,000, got -1.0"),
+        (MADE._replace(jobs=(MADE.jobs[0]._replace(levels=(("fp32", SampleNeeds()),) * 2),)),
+         "levels of job 'cars' must be there once each, got 'fp32' twice"),
         (MADE._replace(nodes=(MADE.nodes[0]._replace(aggregation=-1.0),)),
          "node 'a': aggregation must be 0 to 1,000,000,000, got -1.0"),
         (MADE._replace(ways=MADE.ways[:1] * 501), "ways of a plan must be at most 500, got 501"),

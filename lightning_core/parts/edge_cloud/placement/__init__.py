@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from lightning_core.parts.edge_cloud.day_plan import CLOUD
+from lightning_core.parts.edge_cloud.day_plan import CLOUD, SampleNeeds
 from lightning_core.parts.edge_cloud.placement.demands import (
     Choice,
     Cloud,
@@ -36,6 +36,7 @@ __all__ = [
     "Node",
     "ObjectiveRanges",
     "PlacedJob",
+    "SampleNeeds",
     "Solution",
     "Task",
     "TaskNeeds",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
+from lightning_core.parts.edge_cloud.day_plan import SampleNeeds
 from lightning_core.parts.edge_cloud.placement.demands import BY_PERIOD, EXACT, Choice, Demands
 from lightning_core.parts.edge_cloud.placement.plan import (
     ObjectiveRanges,
@@ -63,7 +65,9 @@ def only(demands: Demands, period: int) -> Demands:
     for name, job in demands.jobs.items():
         if job.tasks[period]:
             needs = job.during(period)
-            jobs[name] = replace(job, tasks=(job.tasks[period],), **{rule: getattr(needs, rule) for rule in BY_PERIOD})
+            levels = {level: SampleNeeds(*differs) for level, differs in needs.levels}
+            rules: dict[str, Any] = {rule: getattr(needs, rule) for rule in BY_PERIOD}
+            jobs[name] = replace(job, tasks=(job.tasks[period],), levels=levels, **rules)
     return replace(demands, periods=(demands.periods[period],), jobs=jobs)
 
 

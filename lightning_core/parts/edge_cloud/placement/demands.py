@@ -5,8 +5,8 @@ data of a window is trained on for a number of epochs within the next one, so a 
 / throughput`` GPUs of a type for its period. Faster arithmetic needs fewer GPUs and is less accurate. Edge nodes have
 little of everything; the cloud has plenty, but is far away (Sartzetakis et al., "Dynamic Edge/Cloud Resource Allocation
 for Distributed Computation under Semi-Static Demands"). Its formulas have slips; :mod:`.planner` documents their
-meaning. Its rates are by task, and its needs of a sample by period, job and task: a task that differs from the others
-is a job of its own here.
+meaning. Its rates are by task, and its needs of a sample by period, job, task and level of arithmetic: a task that
+differs from the others is a job of its own here.
 
 All costs are for one window.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
 
-from lightning_core.parts.edge_cloud.day_plan import CLOUD
+from lightning_core.parts.edge_cloud.day_plan import CLOUD, SampleNeeds
 
 # Tolerance of counts and amounts.
 EXACT = 1e-9
@@ -112,6 +112,12 @@ class EdgePrices:
         _not_negative(gpu=self.gpu, gigabyte=self.gigabyte)
 
 
+ByPeriod = float | tuple[float, ...]
+"""A number for all periods, or one for each."""
+BY_PERIOD = ("rate", "sample", "aggregation", "processing")
+"""What may differ by period."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
     """What each task of a job needs in a period.
@@ -124,6 +130,7 @@ class TaskNeeds:
         delay: Delay that its data tolerates, in milliseconds.
         accuracy: Accuracy that it must reach.
         moves: Whether it may train elsewhere in the next period.
+        levels: Levels at which a sample needs something else, each with all that it needs there.
     """
 
     rate: float
@@ -133,12 +140,11 @@ class TaskNeeds:
     delay: float
     accuracy: float
     moves: bool
+    levels: tuple[tuple[str, tuple[float, float, float]], ...] = ()
 
-
-ByPeriod = float | tuple[float, ...]
-"""A number for all periods, or one for each."""
-BY_PERIOD = ("rate", "sample", "aggregation", "processing")
-"""What may differ by period."""
+    def at(self, level: str) -> tuple[float, float, float]:
+        """Return the sample, aggregation and processing at a level of arithmetic."""
+        return dict(self.levels).get(level, (self.sample, self.aggregation, self.processing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class PlacedJob:
         delay: Delay that its data tolerates, in milliseconds: how far away the cloud may be.
         accuracy: Accuracy that each task must reach.
         moves: Whether a task may train elsewhere in the next period.
+        levels: What a sample needs at a level of arithmetic, where that is not what it needs at the others.
     """
 
     tasks: tuple[int, ...]
@@ -165,26 +172,36 @@ class PlacedJob:
     delay: float = math.inf
     accuracy: float = 0.0
     moves: bool = True
+    levels: Mapping[str, SampleNeeds] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         if not self.tasks or any(type(count) is not int or count < 0 for count in self.tasks) or not max(self.tasks):
             raise ValueError(f"tasks must be a whole number for each period, at least one of them, got {self.tasks}")
         for rule in BY_PERIOD:
-            given = getattr(self, rule)
-            if not isinstance(given, float | int):
-                object.__setattr__(self, rule, tuple(given))
-                if len(given) != len(self.tasks):
-                    raise ValueError(f"{rule} must have one entry per period, {len(self.tasks)}, got {len(given)}")
-            for value in by_period(given, len(self.tasks)):
-                if rule != "aggregation":
-                    _positive(**{rule: value})
-                elif not value >= 0:
-                    raise ValueError(f"{rule} must be at least 0, got {value}")
+            object.__setattr__(self, rule, self._checked(rule, getattr(self, rule)))
+        differ = {
+            level: SampleNeeds(*(None if given is None else self._checked(rule, given, f" at level {level}")
+                                 for rule, given in needs._asdict().items()))
+            for level, needs in self.levels.items()
+        }  # fmt: skip
+        object.__setattr__(self, "levels", differ)
         if not self.delay >= 0:
             raise ValueError(f"delay must be at least 0, got {self.delay}")
         if not 0 <= self.accuracy <= 1:
             raise ValueError(f"accuracy must be 0 to 1, got {self.accuracy}")
+
+    def _checked(self, rule: str, given: ByPeriod, where: str = "") -> ByPeriod:
+        if not isinstance(given, float | int):
+            given = tuple(given)
+            if len(given) != len(self.tasks):
+                raise ValueError(f"{rule}{where} must have one entry per period, {len(self.tasks)}, got {len(given)}")
+        for value in by_period(given, len(self.tasks)):
+            if rule != "aggregation":
+                _positive(**{f"{rule}{where}": value})
+            elif not value >= 0:
+                raise ValueError(f"{rule}{where} must be at least 0, got {value}")
+        return given
 
     def during(self, period: int) -> TaskNeeds:
         """Return what each task needs in a period, by its number.
@@ -195,9 +212,15 @@ class PlacedJob:
             >>> [job.during(period).rate * job.during(period).sample for period in (0, 1)]
             [2.0, 8.0]
         """
-        given = (getattr(self, rule) for rule in BY_PERIOD)
-        rate, sample, aggregation, processing = (one if isinstance(one, float | int) else one[period] for one in given)
-        return TaskNeeds(rate, sample, aggregation, processing, self.delay, self.accuracy, self.moves)
+        now = {rule: by_period(getattr(self, rule), len(self.tasks))[period] for rule in BY_PERIOD}
+        levels = []
+        for level, needs in self.levels.items():
+            sample, aggregation, processing = (
+                now[rule] if given is None else by_period(given, len(self.tasks))[period]
+                for rule, given in needs._asdict().items()
+            )
+            levels.append((level, (sample, aggregation, processing)))
+        return TaskNeeds(**now, delay=self.delay, accuracy=self.accuracy, moves=self.moves, levels=tuple(levels))
 
 
 def by_period(given: ByPeriod, periods: int) -> Sequence[float]:
@@ -260,6 +283,8 @@ class Demands:
                 raise ValueError(
                     f"job {name}: tasks must be {len(self.periods)} numbers, one a period, got {job.tasks}"
                 )
+            if strangers := set(job.levels) - set(self.levels):
+                raise ValueError(f"job {name}: levels must be of {', '.join(self.levels)}, got {min(strangers)!r}")
             if job.accuracy > best + EXACT:
                 raise ValueError(
                     f"job {name}: accuracy must be at most that of the best level, {best:g}, got {job.accuracy:g}"
@@ -309,19 +334,21 @@ class Demands:
             is_there = location in self.nodes and bool(self.nodes[location].gpus.get(gpu, 0))
         if not is_there:
             return None
-        gpu_count = self.epochs * needs.rate * needs.processing / level.throughput[gpu]
+        sample, _, processing = needs.at(level_name)
+        gpu_count = self.epochs * needs.rate * processing / level.throughput[gpu]
         gpu_count = float(math.ceil(gpu_count - EXACT)) if self.whole else gpu_count
-        cost = self._cost(needs, location, gpu, gpu_count)
+        cost = self._cost(needs.rate, sample, location, gpu, gpu_count)
         return Choice(location, gpu, level_name, gpu_count, level.accuracy, cost)
 
     def served_rate(self, needs: TaskNeeds, choice: Choice) -> float:
         """Return the samples a second of a task that a choice can train on."""
         throughput = self.levels[choice.level].throughput[choice.gpu]
-        return choice.gpu_count * throughput / (self.epochs * needs.processing)
+        _, _, processing = needs.at(choice.level)
+        return choice.gpu_count * throughput / (self.epochs * processing)
 
-    def _cost(self, needs: TaskNeeds, location: str, gpu: str, gpu_count: float) -> float:
+    def _cost(self, rate: float, sample: float, location: str, gpu: str, gpu_count: float) -> float:
         """Return the cost of a task for a window (eq. 2, which charges the cloud's price of processing everywhere)."""
-        hours, gigabytes = self.window / 3600, needs.rate * self.window * needs.sample / 1000
+        hours, gigabytes = self.window / 3600, rate * self.window * sample / 1000
         processing = gpu_count * hours * self.gpus[gpu].price
         if location == CLOUD:
             return processing + gigabytes * self.cloud.gigabyte

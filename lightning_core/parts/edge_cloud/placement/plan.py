@@ -151,11 +151,8 @@ class TaskPlacement:
 
 def usage(needs: TaskNeeds, choice: Choice) -> dict[str, float]:
     """Return a task's usage of its location (the left sides of eqs. 5 to 7)."""
-    return {
-        choice.gpu: choice.gpu_count,
-        "bandwidth": needs.rate * needs.sample,
-        "aggregation": needs.rate * needs.aggregation,
-    }
+    sample, aggregation, _ = needs.at(choice.level)
+    return {choice.gpu: choice.gpu_count, "bandwidth": needs.rate * sample, "aggregation": needs.rate * aggregation}
 
 
 def capacity_of(demands: Demands, location: str, resource: str) -> float:
