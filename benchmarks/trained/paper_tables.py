@@ -6,6 +6,8 @@ the throughputs of this machine (:mod:`benchmarks.trained.plays`), LARA's and La
 same bundle is simulated at about the same throughputs: those of the play, where its batches were kept, for the machine
 may be a third slower in a play than before it. Policies are as they are without settings of their own.
 
+Ten seeds tell apart what differs much. *Fresh* bundles, many more at the same throughputs, are simulated only.
+
 *All at once* and *one after another* are what people do today: trainings that nothing manages
 (:mod:`examples.unmanaged`), simulated as equal shares and first come first served.
 
@@ -18,6 +20,7 @@ reinforcement learning needs gymnasium.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +40,7 @@ from examples.unmanaged import UnmanagedJob, all_at_once, one_after_another
 from lightning_core.cluster.bundle import Bundle
 from lightning_core.cluster.cluster import Cluster
 from lightning_core.core.answers import Verdict
+from lightning_core.core.arrays import FloatArray
 from lightning_core.history.history import History
 from lightning_core.history.job_history import JobHistory
 from lightning_core.node.signals import recorded_signals
@@ -64,11 +68,15 @@ PER_MODEL, AROUND = 5.0, 4.0
 PERIOD = 0.5
 TRIAL, WARM_UP = 2.5, 1 / 3
 SEED = 1
+# Where the throughput in a play is by more than this factor not what its bundle was drawn at, deadlines mean nothing.
+OTHER_MACHINE = 2.0
 # Seconds that a report takes.
 REPORT = 0.02
 # A bundle is simulated several times, at throughputs that are drawn around those that it had: they drift by as much
 # within a run, and some policies decide by little.
 DRAWS, DRIFT = 6, 0.1
+# Bundles of each table that are simulated only; their seeds begin after those that are trained.
+FRESH = 100
 
 
 def config(run: str, data: Path) -> dict[str, Any]:
@@ -206,6 +214,9 @@ def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, min
                     drawn = given.draw(plays.rates[name, seed], seed, PER_MODEL)
                     began = time.monotonic()
                     play = live(cluster, name, seed, drawn, row, folder / "live", data)
+                    if not (np.isnan(pace := play.pace(drawn)) or 1 / OTHER_MACHINE < pace < OTHER_MACHINE):
+                        sys.exit(f"{name}, seed {seed}: this machine trains {pace:.2f} times as fast as that on which "
+                                 f"it was begun; remove what was kept of it and begin it anew")  # fmt: skip
                     plays.add(play)
                     took, bound = time.monotonic() - began, ceiling(drawn, given.devices)
                     print(
@@ -226,13 +237,20 @@ def _by_table(missing: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, li
         yield some[-1][0], some
 
 
-def summed(name: str, given: Table, plays: Plays) -> Figures:
-    """Print the table of what was trained of one, beside the simulation, and return its figures."""
+def summed(name: str, given: Table, plays: Plays, fresh: int) -> Figures:
+    """Print the table of what was trained of one, beside the simulation, and return its figures.
+
+    Args:
+        name: Name of the table.
+        given: The table.
+        plays: What was trained.
+        fresh: Number of bundles that are simulated beside those that were trained.
+    """
     seeds = sorted(seed for table_name, seed in plays.rates if table_name == name)
     drawn = {seed: given.draw(plays.rates[name, seed], seed, PER_MODEL) for seed in seeds}
     bound = {seed: ceiling(one, given.devices) for seed, one in drawn.items()}
     found: Figures = {}
-    rows = []
+    rows, met_fresh = [], dict[str, FloatArray]()
     for row in ROWS:
         some = [plays.played[name, seed, row] for seed in seeds if (name, seed, row) in plays.played]
         if not some:
@@ -262,6 +280,13 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
             pairs = [plays.played[name, one.seed, OURS].met - one.met for one in some
                      if (name, one.seed, OURS) in plays.played]  # fmt: skip
             figures |= {"ours_ahead": float(np.mean(pairs)), "ours_ahead_se": error(np.array(pairs, float))}
+        if fresh:
+            buildings = float(np.mean([one.building for one in some]))
+            met_fresh[row] = _met_fresh(name, given, plays, row, buildings, fresh)
+            ahead = met_fresh[OURS] - met_fresh[row]
+            figures |= {"fresh": float(fresh), "fresh_met": float(met_fresh[row].mean())}
+            if row != OURS:
+                figures |= {"fresh_ahead": float(ahead.mean()), "fresh_ahead_se": error(ahead)}
         found |= {f"{key}_{what}": number for what, number in figures.items()}
         rows.append([row, *(figures.get(what, "") for what in COLUMNS)])
     print(f"\n{name}: means over seeds")
@@ -271,7 +296,8 @@ def summed(name: str, given: Table, plays: Plays) -> Figures:
 
 COLUMNS = (
     "seeds", "ceiling", "met", "met_se", "simulated_met", "live_minus_simulated_se", "ours_ahead", "ours_ahead_se",
-    "way", "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts", "pace",
+    "way", "simulated_way", "wasted", "simulated_wasted", "starts", "simulated_starts", "pace", "fresh_met",
+    "fresh_ahead", "fresh_ahead_se",
 )  # fmt: skip
 
 
@@ -291,6 +317,20 @@ def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) 
     return found
 
 
+def _met_fresh(name: str, given: Table, plays: Plays, row: str, building: float, count: int) -> FloatArray:
+    """Return the number of jobs met in each of as many bundles that were not trained, at the throughputs of those."""
+    rates = [rate for (table_name, _), rate in plays.rates.items() if table_name == name]
+    met = np.zeros(count)
+    with tempfile.TemporaryDirectory() as temp:
+        for number in range(count):
+            seed = MAIN_SEEDS + 1 + number
+            drawn = given.draw(rates[number % len(rates)], seed, PER_MODEL)
+            bundle = _drifted(drawn, np.random.default_rng(seed), 1.0)
+            jobs, _ = simulated(bundle, row, given.devices, building, Path(temp) / f"{number}")
+            met[number] = sum(one.met for one in jobs)
+    return met
+
+
 def _drifted(bundle: Drawn, rng: np.random.Generator, pace: float) -> Drawn:
     """Return a bundle whose throughputs are not quite what they were, and at ``pace`` times them in the mean."""
     factors = (pace * np.exp(rng.normal(0.0, DRIFT, len(bundle.jobs)))).tolist()
@@ -308,7 +348,7 @@ def measure(names: Sequence[str], plays: Plays, data: Path, minutes: float, *, q
         train(missing, plays, tensors, minutes)
     figures: Figures = {}
     for name in dict.fromkeys(name for name, _ in plays.rates):
-        figures |= summed(name, TABLES[name], plays)
+        figures |= summed(name, TABLES[name], plays, 0 if quick else FRESH)
     return figures
 
 
