@@ -19,7 +19,7 @@ INTRODUCTION = (
     "bundles are simulated at their own pace. *Way* is how far a job had come from its first loss to its target by its "
     "deadline, in the mean; *lost* the part of the device time that went to jobs that missed; *starts* how often a job "
     "was given a device. In brackets: simulated. *Fresh* is what is met in 100 more bundles, which are simulated only. "
-    "Building is simulated as it was measured; in the pool's rows of five models on one device 1 s is assumed."
+    "Building is simulated as it was measured."
 )
 TITLES = {
     "five": "five models, one device", "ten": "ten models, one device", "five_on_two": "five models, two devices",
@@ -27,7 +27,7 @@ TITLES = {
 }  # fmt: skip
 COLUMNS = (
     "row", "seeds", "met", "simulated", "live less simulated", "triage ahead by", "way", "lost", "starts", "pace",
-    "fresh", "triage ahead by",
+    "fresh", "fresh: triage ahead by",
 )  # fmt: skip
 
 
@@ -42,7 +42,9 @@ def tables_section(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         run = record.run("paper_tables", f"{name}_triage_met")
         figures = run["figures"]
         start, end = f"{name}_", "_met"
-        rows = [key[len(start) : -len(end)] for key in figures if key.startswith(start) and key.endswith(end)]
+        longer = tuple(f"{one}_" for one in TITLES if one.startswith(start))
+        rows = [key[len(start) : -len(end)] for key in figures
+                if key.startswith(start) and key.endswith(end) and not key.startswith(longer)]  # fmt: skip
         lines += ["", *wrapped(f"{TITLES[name].capitalize()}, `{run['command']}`, {run['day']}:"), "", *head(COLUMNS)]
         lines += [_row(figures, f"{name}_{one}", one) for one in rows if not one.endswith(("_simulated", "_fresh"))]
     return lines

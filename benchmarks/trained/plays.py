@@ -104,7 +104,7 @@ class Play:
         jobs: What came of each job, in the order of the bundle.
         starts: Number of times that the share of a job went from nothing to something; 0 where nothing manages them.
         building: Seconds until the first job trained; where nothing manages them, from the turn of a job until it
-            trained, in the mean. Plays that were kept before it was recorded count as 1 s, which is assumed.
+            trained, in the mean.
     """
 
     table: str

@@ -117,6 +117,9 @@ def test_tables_of_what_was_played_are_in_the_results(tmp_path: Path) -> None:
     assert 0 < ours <= 5
     assert figures["five_all_at_once_fresh_ahead"] == pytest.approx(fresh)
     run = {"benchmark": "paper_tables", "size": "full", "command": "c", "day": "2026-01-01", "figures": figures}
+    both = figures | {key.replace("five_", "five_on_two_", 1): value for key, value in figures.items()}
+    found = [line.split(" | ")[0] for line in tables_section([run | {"figures": both}]) if line.startswith("| ")]
+    assert found == ["| row", "| triage", "| all at once"] * 2
     lines = tables_section([run])
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")] == ["| row", "| triage", "| all at once"]
     assert "+5.00 ± 0.00" in lines[-1]
