@@ -243,7 +243,7 @@ def summed(name: str, given: Table, plays: Plays, fresh: int) -> Figures:
     Args:
         name: Name of the table.
         given: The table.
-        plays: What was trained.
+        plays: Plays recorded so far.
         fresh: Number of bundles that are simulated beside those that were trained.
     """
     seeds = sorted(seed for table_name, seed in plays.rates if table_name == name)

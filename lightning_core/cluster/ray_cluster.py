@@ -21,7 +21,7 @@ from lightning_core.storage.private_files import owner_only
 
 log = logging.getLogger(__name__)
 
-# A Ray of this process gives its servers 30 s, whatever it is told: on a busy machine they may be there the next time.
+# Ray gives the servers of a local instance 30 s, and no setting changes that. On a busy machine another start succeeds.
 TRIES = 3
 
 

@@ -63,7 +63,7 @@ class PlannedNode(NamedTuple):
 
 
 class SampleNeeds(NamedTuple):
-    """What a sample needs at a level of arithmetic (the paper's B, Theta and G); None: as the job says."""
+    """Resources that a sample needs at one level of arithmetic (the paper's B, Theta and G); None: the job's own."""
 
     sample: float | tuple[float, ...] | None = None
     """Megabytes of it; a number, or one by period."""

@@ -161,6 +161,16 @@ def every(wanted: Demands) -> list[TaskPlacement]:
     return found
 
 
+def check_best(wanted: Demands) -> TaskPlacement:
+    """Check the planner against every plan, under several weights; return the last placement."""
+    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
+        solution = plan(wanted, weights, gap=0.0)
+        solution.placement.check()
+        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
+        assert solution.objective == pytest.approx(best, abs=1e-6)
+    return solution.placement
+
+
 @st.composite
 def small(draw: st.DrawFn) -> Demands:
     """Demands with few enough tasks to try every plan."""
@@ -196,12 +206,8 @@ def test_rates_and_sizes_by_period_are_planned_exactly() -> None:
     }
     nodes = {"n": Node({"v100": 12.0}, bandwidth=24.0), "m": Node({"v100": 13.0}, bandwidth=8.0)}
     wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
-    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
-        solution = plan(wanted, weights, gap=0.0)
-        solution.placement.check()
-        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
-        assert solution.objective == pytest.approx(best, abs=1e-6)
-    [night, day] = solution.placement.served[Task("a", 0)]
+    placement = check_best(wanted)
+    [night, day] = placement.served[Task("a", 0)]
     assert night is not None
     assert day is not None
     assert (night.location, night.gpu_count, day.location, day.gpu_count) == ("n", 4.0, "m", 13.0)
@@ -221,12 +227,8 @@ def test_processing_by_period_is_planned_exactly() -> None:
     }
     nodes = {"n": Node({"v100": 12.0}, bandwidth=4.0), "m": Node({"v100": 13.0}, bandwidth=4.0)}
     wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
-    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
-        solution = plan(wanted, weights, gap=0.0)
-        solution.placement.check()
-        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
-        assert solution.objective == pytest.approx(best, abs=1e-6)
-    [night, day] = solution.placement.served[Task("a", 0)]
+    placement = check_best(wanted)
+    [night, day] = placement.served[Task("a", 0)]
     assert night is not None
     assert day is not None
     assert (night.gpu_count, day.location, day.gpu_count) == (4.0, "m", 13.0)
@@ -246,11 +248,7 @@ def test_what_a_sample_needs_by_level_is_planned_exactly() -> None:
     }
     nodes = {"n": Node({"v100": 4.0}, bandwidth=4.0), "m": Node({"v100": 5.0}, bandwidth=3.0, aggregation=10.0)}
     wanted = demands(jobs, nodes, cloud=Cloud(delay=40.0), edge=EdgePrices(0.9))
-    for weights in (Weights(1.0, 0.0), Weights(1.0, 0.0, 0.3), Weights(0.5, 0.5, 0.1)):
-        solution = plan(wanted, weights, gap=0.0)
-        solution.placement.check()
-        best = min(solution.ranges.objective(weights, one.cost, one.accuracy, one.moves) for one in every(wanted))
-        assert solution.objective == pytest.approx(best, abs=1e-6)
+    check_best(wanted)
     a, b = (wanted.jobs[name].during(1) for name in "ab")
     ways = {(needs, level): wanted.choice(needs, "m", "v100", level) for needs in (a, b) for level in LEVELS}
     mixed = LEVELS["mixed"].throughput["v100"] / 100.0

@@ -130,7 +130,7 @@ class TaskNeeds:
         delay: Delay that its data tolerates, in milliseconds.
         accuracy: Accuracy that it must reach.
         moves: Whether it may train elsewhere in the next period.
-        levels: Levels at which a sample needs something else, each with all that it needs there.
+        levels: Levels of arithmetic with needs of their own: sample, aggregation and processing at each.
     """
 
     rate: float
@@ -161,7 +161,7 @@ class PlacedJob:
         delay: Delay that its data tolerates, in milliseconds: how far away the cloud may be.
         accuracy: Accuracy that each task must reach.
         moves: Whether a task may train elsewhere in the next period.
-        levels: What a sample needs at a level of arithmetic, where that is not what it needs at the others.
+        levels: Needs of a sample at each level of arithmetic where they differ from the job's own.
     """
 
     tasks: tuple[int, ...]
