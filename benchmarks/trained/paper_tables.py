@@ -214,15 +214,25 @@ def train(missing: Sequence[tuple[str, int, str]], plays: Plays, data: Path, min
                     drawn = given.draw(plays.rates[name, seed], seed, PER_MODEL)
                     began = time.monotonic()
                     play = live(cluster, name, seed, drawn, row, folder / "live", data)
-                    if not (np.isnan(pace := play.pace(drawn)) or 1 / OTHER_MACHINE < pace < OTHER_MACHINE):
-                        sys.exit(f"{name}, seed {seed}: this machine trains {pace:.2f} times as fast as that on which "
-                                 f"it was begun; remove what was kept of it and begin it anew")  # fmt: skip
+                    check_machine(play, drawn)
                     plays.add(play)
                     took, bound = time.monotonic() - began, ceiling(drawn, given.devices)
                     print(
                         f"   {name}, seed {seed}, {row}: {play.met} met of {bound} ({took:.0f} s)",
                         flush=True,
                     )
+
+
+def check_machine(play: Play, drawn: Drawn) -> None:
+    """End the command if a play was trained on another machine than its bundle was drawn for.
+
+    Raises:
+        SystemExit: Its trainings were by more than the factor :data:`OTHER_MACHINE` faster or slower.
+    """
+    pace = play.pace(drawn)
+    if not np.isnan(pace) and not 1 / OTHER_MACHINE < pace < OTHER_MACHINE:
+        sys.exit(f"{play.table}, seed {play.seed}: this machine trains {pace:.2f} times as fast as that on which it was "
+                 f"begun; remove what was kept of it and begin it anew")  # fmt: skip
 
 
 def _by_table(missing: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
@@ -249,6 +259,7 @@ def summed(name: str, given: Table, plays: Plays, fresh: int) -> Figures:
     seeds = sorted(seed for table_name, seed in plays.rates if table_name == name)
     drawn = {seed: given.draw(plays.rates[name, seed], seed, PER_MODEL) for seed in seeds}
     bound = {seed: ceiling(one, given.devices) for seed, one in drawn.items()}
+    unseen = _fresh(name, given, plays, fresh)
     found: Figures = {}
     rows, met_fresh = [], dict[str, FloatArray]()
     for row in ROWS:
@@ -282,7 +293,7 @@ def summed(name: str, given: Table, plays: Plays, fresh: int) -> Figures:
             figures |= {"ours_ahead": float(np.mean(pairs)), "ours_ahead_se": error(np.array(pairs, float))}
         if fresh:
             buildings = float(np.mean([one.building for one in some]))
-            met_fresh[row] = _met_fresh(name, given, plays, row, buildings, fresh)
+            met_fresh[row] = _met(unseen, row, given.devices, buildings)
             ahead = met_fresh[OURS] - met_fresh[row]
             figures |= {"fresh": float(fresh), "fresh_met": float(met_fresh[row].mean())}
             if row != OURS:
@@ -317,18 +328,20 @@ def _simulated(drawn: Mapping[int, Drawn], plays: Sequence[Play], devices: int) 
     return found
 
 
-def _met_fresh(name: str, given: Table, plays: Plays, row: str, building: float, count: int) -> FloatArray:
-    """Return the number of jobs met in each of as many bundles that were not trained, at the throughputs of those."""
+def _fresh(name: str, given: Table, plays: Plays, count: int) -> list[Drawn]:
+    """Return bundles that were not trained, at the throughputs of those that were."""
     rates = [rate for (table_name, _), rate in plays.rates.items() if table_name == name]
-    met = np.zeros(count)
+    seeds = range(MAIN_SEEDS + 1, MAIN_SEEDS + 1 + count)
+    return [_drifted(given.draw(rates[number % len(rates)], seed, PER_MODEL), np.random.default_rng(seed), 1.0)
+            for number, seed in enumerate(seeds)]  # fmt: skip
+
+
+def _met(bundles: Sequence[Drawn], row: str, devices: int, building: float) -> FloatArray:
+    """Return the number of jobs met in each bundle in virtual time."""
     with tempfile.TemporaryDirectory() as temp:
-        for number in range(count):
-            seed = MAIN_SEEDS + 1 + number
-            drawn = given.draw(rates[number % len(rates)], seed, PER_MODEL)
-            bundle = _drifted(drawn, np.random.default_rng(seed), 1.0)
-            jobs, _ = simulated(bundle, row, given.devices, building, Path(temp) / f"{number}")
-            met[number] = sum(one.met for one in jobs)
-    return met
+        jobs = [simulated(one, row, devices, building, Path(temp) / f"{number}")[0]
+                for number, one in enumerate(bundles)]  # fmt: skip
+    return np.array([sum(one.met for one in some) for some in jobs], float)
 
 
 def _drifted(bundle: Drawn, rng: np.random.Generator, pace: float) -> Drawn:

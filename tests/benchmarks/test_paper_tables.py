@@ -104,6 +104,20 @@ def test_plays_are_kept_and_not_missing_any_more(tmp_path: Path) -> None:
     assert ("five", 1, "LaiRA") not in wanted(["five", "ten"], again, 2, 1)
 
 
+@pytest.mark.parametrize(("faster", "said"), [(1.9, ""), (2.1, "2.10 times"), (0.4, "0.40 times")])
+def test_a_table_is_not_continued_on_another_machine(faster: float, said: str) -> None:
+    drawn = TABLES["five"].draw(rates(), 1, 2.0)
+    play = Play("five", 1, "triage", tuple(JobPlayed(True, 0.1, 1.0, round(faster * one.throughput))
+                                           for one in drawn.jobs))  # fmt: skip
+    if said:
+        with pytest.raises(SystemExit, match=f"five, seed 1: this machine trains {said}"):
+            paper_tables.check_machine(play, drawn)
+    else:
+        paper_tables.check_machine(play, drawn)
+        unmeasured = replace(play, jobs=(JobPlayed(True, 0.1, 1.0),) * len(drawn.jobs))
+        paper_tables.check_machine(unmeasured, drawn)
+
+
 def test_tables_of_what_was_played_are_in_the_results(tmp_path: Path) -> None:
     plays = Plays(tmp_path / "plays.jsonl")
     plays.drawn_at("five", 1, rates())
