@@ -102,7 +102,7 @@ test-skypilot: setup-skypilot
 
 # A module takes minutes, all of them a night. MODULES says which; python -m tests.mutation --help has the OPTIONS, such
 # as --most 0 for all mutants of each, --seed for another sample, and --again for those that survived the last time.
-MODULES ?= $(shell find $(addprefix lightning_core/,core control planning estimators policies scheduler parts/edge_cloud parts/market parts/owners parts/search) -name '*.py')
+MODULES ?= $(shell find $(addprefix lightning_core/,core controllers planning estimators policies scheduler parts/edge_cloud parts/market parts/owners parts/search) -name '*.py')
 mutants: setup
 	$(RUN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
 	OMP_NUM_THREADS=1 $(RUN)/python -m tests.mutation $(OPTIONS) $(filter-out %/__init__.py lightning_core/testing/%,$(MODULES))

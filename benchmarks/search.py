@@ -41,7 +41,7 @@ START = 0.03
 # Devices, deadlines in whole trials, and numbers of orders of draws, by size.
 SIZES: Mapping[Size, tuple[tuple[int, ...], tuple[float, ...], int]] = {
     "quick": ((4,), (0.5, 1, 2), 5),
-    "default": ((1, 4), (0.5, 1, 2, 4), 10),
+    "default": ((1, 4), (0.5, 1, 2, 4), 30),
     "full": ((1, 4, 16), (0.5, 1, 2, 4), 20),
 }
 OURS, PRUNER, HYPERSCHED = "DeadlineSearch", "ForecastPruner", "HyperSched's idea"

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.conftest import ROOT
+from tests.mutation import __main__ as mutation
 from tests.mutation.elsewhere import mutated, users_of
 from tests.mutation.mutants import Mutant, sample
 from tests.mutation.page import LIMIT, PAGE, PUBLISHED, Measured, Survivor, equivalent, read, survived, written
@@ -25,6 +26,14 @@ def test_no_more_mutants_survive_than_may(module: str) -> None:
 def test_every_module_named_exists() -> None:
     named = {*PUBLISHED, *read(), *(module for module, _, _ in equivalent())}
     assert [module for module in sorted(named) if not (ROOT / module).exists()] == []
+
+
+def test_every_module_has_a_room_with_tests() -> None:
+    made = (ROOT / "Makefile").read_text()
+    [rooms] = re.findall(r"addprefix lightning_core/,([\w/ ]+)\)", made)
+    assert [room for room in rooms.split() if not (ROOT / "lightning_core" / room).is_dir()] == []
+    tested = {path for room in {*map(mutation.room_of, read()), *mutation.TESTS} for path in mutation.tests_of(room)}
+    assert [path for path in sorted(tested) if not (ROOT / path).exists()] == []
 
 
 def test_every_module_that_computes_an_equation_counts_as_published() -> None:

@@ -25,16 +25,15 @@ WORKSPACES = ROOT / "build" / "mutants"
 # Rooms with tests in other folders too. The market is also asked as the controller of a pool asks it, and the scheduler
 # as those ask it who move it: targets, controllers and the market.
 TESTS = {
-    "control": ("control", "market/test_market_jobs.py"),
-    "market": ("market", "control"),
+    "parts/market": ("parts/market", "controllers"),
     "planning": ("planning", "policies"),
     "scheduler": (
         "scheduler",
-        "control",
+        "controllers",
         "core/test_targets.py",
         "core/test_target_types.py",
-        "market/test_earlier_feedback.py",
-        "market/test_market_jobs.py",
+        "parts/market/test_earlier_feedback.py",
+        "parts/market/test_market_jobs.py",
     ),
 }
 BESIDE = ("callbacks", "benchmarks", "examples", "docs", "README.md", "ARCHITECTURE.md", "Makefile")
@@ -57,8 +56,15 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module given by its path, such as ``lightning_core/parts/market/selector.py``."""
-    return Path(module).parts[1]
+    """Return the room of a module.
+
+    Example::
+
+        >>> room_of("lightning_core/planning/ramp.py"), room_of("lightning_core/parts/market/programs/optimum.py")
+        ('planning', 'parts/market')
+    """
+    _, room, part, *_ = Path(module).parts
+    return f"{room}/{part}" if room == "parts" else room
 
 
 def tests_of(room: str) -> list[str]:
@@ -66,9 +72,14 @@ def tests_of(room: str) -> list[str]:
     return [f"tests/{name}" for name in TESTS.get(room, (room,))]
 
 
+def name_of(room: str) -> str:
+    """Return the name of the folders and files that are made for a room."""
+    return room.replace("/", "-")
+
+
 def workspace_of(room: str) -> Path:
     """Return the folder in which mutmut keeps its copy of the repository, and what it knows of the tests of a room."""
-    folder = WORKSPACES / room
+    folder = WORKSPACES / name_of(room)
     # mutmut looks for tests that are new, but not for what a test reaches now that the code has changed.
     known = folder / "mutants" / "mutmut-stats.json"
     changed = max(path.stat().st_mtime for path in (ROOT / "lightning_core" / room).rglob("*.py"))
@@ -111,7 +122,7 @@ def run(module: str, before: Measured | None, most: int, seed: str, children: in
         mutmut(folder, "run", "--max-children", str(children), *(mutant.name for mutant in tried))
     survivors, same = list(survivors_of(module, tried)), equivalent()
     others = [one for one in survivors if (module, one.old, one.new) not in same]
-    elsewhere = list(survive_elsewhere(module, others, tests_of(room), WORKSPACES / f"elsewhere-{room}", PURE))
+    elsewhere = list(survive_elsewhere(module, others, tests_of(room), WORKSPACES / f"elsewhere-{name_of(room)}", PURE))
     survivors = sorted(one for one in survivors if one not in others or one in elsewhere)
     today = datetime.now(UTC).date().isoformat()
     if before is not None:
@@ -142,7 +153,7 @@ def survivors_of(module: str, tried: Sequence[Mutant]) -> Iterator[Survivor]:
     """Return which of the mutants that mutmut has run survived."""
     if not tried:
         return  # mutmut has not looked at a module without mutants
-    meta = json.loads((WORKSPACES / room_of(module) / "mutants" / f"{module}.meta").read_text())
+    meta = json.loads((WORKSPACES / name_of(room_of(module)) / "mutants" / f"{module}.meta").read_text())
     for mutant in tried:
         code = meta["exit_code_by_key"][mutant.name]
         if code in UNKNOWN:
@@ -164,7 +175,7 @@ def main() -> None:
     given = parser.parse_args()
     for module in given.modules:
         # Two runs side by side measure different rooms.
-        with locked(WORKSPACES / f"{room_of(module)}.lock"):
+        with locked(WORKSPACES / f"{name_of(room_of(module))}.lock"):
             before = read().get(module) if given.again else None
             measured = run(module, before, given.most, given.seed, given.children)
         with locked(WORKSPACES / "record.lock"):
