@@ -504,11 +504,10 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "tools": {
         "seeds": ("Bundles of ten trainings on one device, of two minutes each", "{:.0f}"),
-        "ceiling": ("Deadlines that could be met, in the mean", "{:.2f}"),
         **{
             f"{key}_met": (
-                f"{title}: deadlines met; device seconds, of these on jobs that missed; lines to write",
-                f"{{:.2f}}; {{{key}_seconds:.0f}}, {{{key}_seconds_missed:.0f}}; {{{key}_lines:.0f}}",
+                f"{title}: deadlines met of ten; device seconds, of these on jobs that missed; lines to write",
+                f"{{:.2f}} ± {{{key}_met_se:.2f}}; {{{key}_seconds:.0f}}, {{{key}_seconds_missed:.0f}}; {{{key}_lines:.0f}}",
             )
             for key, title in (
                 ("pool", "Pool, `triage`"),
