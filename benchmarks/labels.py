@@ -507,7 +507,8 @@ LABELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **{
             f"{key}_met": (
                 f"{title}: deadlines met of ten; device seconds, of these on jobs that missed; lines to write",
-                f"{{:.2f}} ± {{{key}_met_se:.2f}}; {{{key}_seconds:.0f}}, {{{key}_seconds_missed:.0f}}; {{{key}_lines:.0f}}",
+                f"{{:.2f}} ± {{{key}_met_se:.2f}}; {{{key}_seconds:.0f}}, {{{key}_seconds_missed:.0f}}; "
+                f"{{{key}_lines:.0f}}",
             )
             for key, title in (
                 ("pool", "Pool, `triage`"),

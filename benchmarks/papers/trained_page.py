@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def tables_section(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     found = [title for title in TITLES if record.known("paper_tables", [f"{title}_triage_met"])]
     if not found:
         return []
-    lines = ["", f"## {HEADING}", "", *wrapped(INTRODUCTION)]
+    lines, apart = ["", f"## {HEADING}", "", *wrapped(INTRODUCTION)], list[float]()
     for name in found:
         run = record.run("paper_tables", f"{name}_triage_met")
         figures = run["figures"]
@@ -46,8 +47,22 @@ def tables_section(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         rows = [key[len(start) : -len(end)] for key in figures
                 if key.startswith(start) and key.endswith(end) and not key.startswith(longer)]  # fmt: skip
         lines += ["", *wrapped(f"{TITLES[name].capitalize()}, `{run['command']}`, {run['day']}:"), "", *head(COLUMNS)]
-        lines += [_row(figures, f"{name}_{one}", one) for one in rows if not one.endswith(("_simulated", "_fresh"))]
-    return lines
+        rows = [one for one in rows if not one.endswith(("_simulated", "_fresh"))]
+        lines += [_row(figures, f"{name}_{one}", one) for one in rows]
+        apart += [_in_errors(figures, f"{name}_{one}_live_minus_simulated") for one in rows]
+    one, two = (sum(errors <= bound for errors in apart) for bound in (1, 2))
+    told = (
+        f"Of these {len(apart)} differences of live and simulated, {one} are within one standard error, and {two} "
+        f"within two."
+    )
+    return [*lines, "", *wrapped(told)]
+
+
+def _in_errors(figures: Mapping[str, float], key: str) -> float:
+    """Return the size of a difference in standard errors."""
+    if not figures[key]:
+        return 0.0
+    return abs(figures[key]) / (figures[f"{key}_se"] or math.nan)
 
 
 def _row(figures: Mapping[str, float], key: str, name: str) -> str:

@@ -231,8 +231,8 @@ def check_machine(play: Play, drawn: Drawn) -> None:
     """
     pace = play.pace(drawn)
     if not np.isnan(pace) and not 1 / OTHER_MACHINE < pace < OTHER_MACHINE:
-        sys.exit(f"{play.table}, seed {play.seed}: this machine trains {pace:.2f} times as fast as that on which it was "
-                 f"begun; remove what was kept of it and begin it anew")  # fmt: skip
+        sys.exit(f"{play.table}, seed {play.seed}: this machine trains {pace:.2f} times as fast as that on which it "
+                 f"was begun; remove what was kept of it and begin it anew")  # fmt: skip
 
 
 def _by_table(missing: Sequence[tuple[str, int, str]]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:

@@ -1,9 +1,9 @@
 """Train the same bundle under Slurm's requeue, under ASHA in Ray Tune, all at once, and in a pool, on one device.
 
 The ten trainings of the demo, with targets and deadlines drawn by its rules (:mod:`examples.digits.drawing`) over two
-minutes, at the throughputs of this machine. About a third of the targets are lower than a recording goes; how many can be
-met is not known. *Lines* are those that a user writes beside the training itself: a deadline and a target a job in the
-pool's bundle, the batch script, the Tune function and its callback, a line a job in a shell.
+minutes, at the throughputs of this machine. About a third of the targets are lower than a recording goes; how many can
+be met is not known. *Lines* are those that a user writes beside the training itself: a deadline and a target a job in
+the pool's bundle, the batch script, the Tune function and its callback, a line a job in a shell.
 Needs Debian's packages slurmctld, slurmd, slurm-client and munge.
 """
 

@@ -136,8 +136,17 @@ def test_tables_of_what_was_played_are_in_the_results(tmp_path: Path) -> None:
     assert found == ["| row", "| triage", "| all at once"] * 2
     lines = tables_section([run])
     assert [line.split(" | ")[0] for line in lines if line.startswith("| ")] == ["| row", "| triage", "| all at once"]
-    assert "+5.00 ± 0.00" in lines[-1]
-    assert f"| {theirs:.2f} | {fresh:+.2f} ± " in lines[-1]
+    last = [line for line in lines if line.startswith("| all at once")][-1]
+    assert "+5.00 ± 0.00" in last
+    assert f"| {theirs:.2f} | {fresh:+.2f} ± " in last
+    apart = figures | {
+        f"five_{row}_live_minus_simulated{what}": number
+        for row, numbers in {"triage": (-0.3, 0.4), "all_at_once": (0.3, 0.2)}.items()
+        for what, number in zip(("", "_se"), numbers, strict=True)
+    }
+    assert "Of these 2 differences of live and simulated, 1 are within one standard error, and 2 within two." in (
+        " ".join(tables_section([run | {"figures": apart}]))
+    )
     assert tables_section([]) == []
 
 
