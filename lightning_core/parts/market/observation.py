@@ -41,9 +41,9 @@ class Observation:
         spot: Spot nodes held in the interval before.
         on_demand: On-demand nodes held in the interval before.
         forecast: This interval and at least as many after it as the policy's horizon says.
-        launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train. lowest,
-            highest: Bounds of the progress under all policies that are backtested side by side, so that they can share
-            computations of the interval.
+        lowest, highest: Bounds of the progress under all policies that are backtested side by side, so that they can
+            share computations of the interval.
+        launching: Intervals of start-up still to come of the nodes that were launched; 0 once they train.
         elapsed: Fraction of the interval that is over, where the policy decides on events.
     """
 

@@ -32,6 +32,7 @@ from lightning_core.parts.edge_cloud.placement import (
     plan,
 )
 from lightning_core.parts.edge_cloud.placement.baselines import incremental, one_period, only
+from lightning_core.parts.edge_cloud.placement.milp_model import MilpModel
 from lightning_core.parts.edge_cloud.placement.plan import usage
 from lightning_core.parts.edge_cloud.placement.planner import group_tasks
 from tests.examples import examples
@@ -471,6 +472,22 @@ def test_tasks_of_a_cycle_are_planned_each_on_its_own_if_moves_cost() -> None:
     assert [len(group.tasks) for group in group_tasks(wanted)] == [2, 1]
 
 
+def test_a_check_names_what_a_location_has_too_little_of() -> None:
+    wanted = demands({"a": job(2, delay=20.0, accuracy=0.8)}, whole=False)
+    served = dict.fromkeys(
+        (Task("a", 0), Task("a", 1)), (wanted.choice(wanted.jobs["a"].during(0), "edge", "v100", "fp32"),)
+    )
+    used = 2 * 5 * 15.0 / 166.0 * 20  # GPUs of both, and they take 12 MB/s
+    for has, words in (
+        (Node({"v100": 18.0}), "edge in a: 18.0723 of 18 v100"),
+        (Node({}), "edge in a: 18.0723 of 0 v100"),
+        (Node({"v100": 20.0}, bandwidth=11.99), "edge in a: 12 of 11.99 bandwidth"),
+    ):
+        assert used == pytest.approx(18.0723, abs=1e-4)
+        with pytest.raises(AssertionError, match=words):
+            TaskPlacement(replace(wanted, nodes={"edge": has}), served).check()
+
+
 def test_a_check_names_the_task_that_must_not_move_and_where_it_is() -> None:
     wanted = demands({"a": job(1, 1, moves=False)})
     both = [wanted.choice(wanted.jobs["a"].during(0), place, "v100", "fp32") for place in ("edge", CLOUD)]
@@ -488,6 +505,10 @@ def test_an_infeasible_plan_names_the_shortage_and_serves_the_largest_part() -> 
     assert "free: edge 0" in str(refused.value)
     refused.value.largest.check()
     assert len(refused.value.largest.unserved) == 2
+    assert refused.value.missing == {("b", "v100"): 20.0}
+    enough = {"edge": Node({"v100": 20}, bandwidth=18.0)}  # as much is free as one more task needs
+    with pytest.raises(InfeasibleError) as refused:
+        plan(demands(near, enough, cloud=Cloud(delay=40.0)))
     assert refused.value.missing == {("b", "v100"): 20.0}
 
 
@@ -513,6 +534,72 @@ def test_pinned_tasks_stay_and_others_stay_if_moves_cost() -> None:
         placement.check()
         assert all(one is not None and two is not None and one.location == two.location
                    for task, (one, two) in placement.served.items() if task.job == "still")  # fmt: skip
+
+
+def test_a_task_stays_where_it_can_though_another_could_be_placed_there() -> None:
+    """By night the third node is taken, by day the first: one of two equal tasks has to move, and the other has not."""
+    nodes = {
+        "a": Node({"v100": 10}, aggregation=0.0),
+        "b": Node({"v100": 10}, bandwidth=10.0, aggregation=0.0),
+        "c": Node({"v100": 10}, bandwidth=10.0),
+    }
+    near = {"delay": 20.0, "accuracy": 0.8}  # ten GPUs each
+    jobs = {"two": job(2, 2, **near), "day": job(0, 1, **near, sample=4.0), "night": job(1, 0, **near, aggregation=1.0)}
+    placement = plan(demands(jobs, nodes, cloud=Cloud(delay=40.0)), Weights(1.0, 0.0)).placement
+    two = [[choice and choice.location for choice in placement.served[Task("two", number)]] for number in range(2)]
+    assert sorted(two) == [["a", "c"], ["b", "b"]]
+    assert placement.moves == 1
+
+
+def test_a_task_that_was_away_for_a_period_comes_back_to_where_it_was() -> None:
+    jobs = {"still": job(2, 1, 2, moves=False), "near": job(0, 2, 0, delay=20.0, accuracy=0.8)}
+    placement = plan(demands(jobs, cloud=Cloud(delay=40.0), edge=EdgePrices(0.5)), Weights(1.0, 0.0)).placement
+    placement.check()
+    first, second = (placement.served[Task("still", number)] for number in range(2))
+    assert {choice.location for choice in first if choice} == {CLOUD}, "by day there is no room for it"
+    assert [choice and choice.location for choice in second] == ["edge", None, "edge"]
+
+
+def test_jobs_with_another_reach_are_not_planned_as_one() -> None:
+    """The cloud, cheaper, is as far as the data of one of two otherwise equal jobs may travel."""
+    jobs = {"far": job(1, delay=40.0), "near": job(1, delay=20.0)}
+    placement = plan(demands(jobs, cloud=Cloud(delay=40.0)), Weights(1.0, 0.0)).placement
+    assert [choice.location for choice in placement.choices()] == [CLOUD, "edge"]
+    both = {"one": job(1, delay=40.0), "other": job(1, delay=50.0)}
+    assert len(group_tasks(demands(both, cloud=Cloud(delay=40.0)))) == 1
+
+
+def test_a_level_as_accurate_as_a_job_asks_for_is_a_choice() -> None:
+    wanted = demands({"a": job(1, accuracy=0.9)})
+    assert {choice.level for choice in wanted.choices(wanted.jobs["a"].during(0))} == {"fp32"}
+
+
+def test_what_is_missing_is_that_of_the_cheapest_choice() -> None:
+    gpus, level = {"a100": Gpu(9.0), "v100": Gpu(2.0)}, Level(0.9, {"a100": 150.0, "v100": 150.0})
+    with pytest.raises(InfeasibleError) as refused:
+        plan(Demands(("day",), gpus, {"fp32": level}, {"n": Node({"a100": 4, "v100": 4})}, {"a": job(1, delay=20.0)},
+                     Cloud(delay=40.0)))  # fmt: skip
+    assert refused.value.missing == {("day", "v100"): 10.0}
+
+
+def test_tasks_are_counted_and_not_listed_where_a_day_does_not_repeat() -> None:
+    wanted, weights = demands({"a": job(2, 2)}), Weights(0.4, 0.4, 0.2)
+    assert plan(wanted, weights).variables < plan(wanted, weights, listed=True).variables
+
+
+def test_the_limits_of_a_plan_reach_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, solve = list[tuple[object, ...]](), MilpModel.solve
+    monkeypatch.setattr(MilpModel, "solve", lambda self, *limits: given.append(limits) or solve(self, *limits))
+    plan(demands({"a": job(2)}), gap=0.02, nodes=77, seconds=9.0)
+    assert given == [(0.02, 77, 9.0)]
+
+
+def test_one_task_at_a_time_takes_the_cheapest_choice_that_keeps_the_mean_accuracy() -> None:
+    wanted = demands({"a": job(3)}, {})
+    ranges = ObjectiveRanges((0.0, 1.0), (0.0, 1.0), (0.0, 1.0))
+    for accuracy, levels in ((0.8, ["fp32", "mixed", "fp32"]), (0.69, ["mixed"] * 3), (0.99, ["fp32"] * 3)):
+        placement = incremental(wanted, Weights(1.0, 0.0), ranges, accuracy)
+        assert [choice.level for choice in placement.choices()] == levels
 
 
 def test_each_part_of_the_objective_lies_in_its_range() -> None:

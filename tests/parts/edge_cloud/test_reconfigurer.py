@@ -16,6 +16,7 @@ from lightning_core.parts.edge_cloud.placement import (
     Level,
     Node,
     PlacedJob,
+    SampleNeeds,
     Task,
     TaskPlacement,
     Weights,
@@ -52,6 +53,14 @@ def test_a_task_grows_where_there_is_room() -> None:
     assert (back.kind, back.after.gpu_count) == ("released", 10)
     assert back.reason == "demand is lower: the additional GPUs are given back"
     assert not now.serve({"a": 15.0})
+
+
+def test_a_task_that_shrinks_frees_what_it_held_and_no_more() -> None:
+    """Of 24 GPUs two tasks hold twelve each; one gives two back, and the other, which wants sixteen, may have two."""
+    now = Reconfigurer(planned({"n": 24.0}, a=near(rate=18.0), b=near(rate=18.0)), 0)
+    shrunk, grown = now.serve({"a": 15.0, "b": 24.0})
+    assert (shrunk.kind, shrunk.before.gpu_count, shrunk.after.gpu_count) == ("released", 12, 10)
+    assert (grown.kind, grown.after.gpu_count) == ("partly", 14)
 
 
 def standing(location: str, gpu_count: dict[str, float], **jobs: PlacedJob) -> TaskPlacement:
@@ -152,6 +161,32 @@ def test_a_task_takes_what_is_left_if_it_cannot_have_all() -> None:
     short = Reconfigurer(TaskPlacement(few, {Task("a", 0): (choice,)}), 0)
     [partly] = short.serve({"a": 30.0})
     assert partly.after.gpu_count == pytest.approx(10 * 32.0 / 2.0 / 15)  # its processors are, before its GPUs (eq. 7)
+
+
+@pytest.mark.parametrize(
+    ("needs", "node", "rate"),
+    [
+        (SampleNeeds(sample=0.5), Node({"v100": 11.0}, bandwidth=8.0), 8.0 / 0.5),
+        (SampleNeeds(aggregation=2.0), Node({"v100": 11.0}, aggregation=31.0), 31.0 / 2.0),
+    ],
+)
+def test_what_is_left_is_counted_in_samples_of_the_level_at_which_a_task_trains(
+    needs: SampleNeeds, node: Node, rate: float
+) -> None:
+    job = near(aggregation=1.0, levels={"fp32": needs})
+    demands = replace(planned({"n": 22.0}, a=near()).demands, whole=False, nodes={"n": node}, jobs={"a": job})
+    choice = demands.choice(job.during(0), "n", "v100", "fp32")
+    now = Reconfigurer(TaskPlacement(demands, {Task("a", 0): (choice,)}), 0)
+    [partly] = now.serve({"a": 30.0})
+    assert (partly.kind, now._rates[Task("a", 0)]) == ("partly", pytest.approx(rate))
+
+
+def test_what_is_just_enough_is_not_what_a_task_lacks() -> None:
+    parts = planned({"n": 22.0}, a=near(moves=False)).demands
+    demands = replace(parts, nodes={"n": Node({"v100": 12.0}, bandwidth=7.0)})
+    choice = demands.choice(demands.jobs["a"].during(0), "n", "v100", "fp32")
+    [left] = Reconfigurer(TaskPlacement(demands, {Task("a", 0): (choice,)}), 0).serve({"a": 18.0})
+    assert left.reason == "7 of 7.2 bandwidth are free in n, and it must not move"
 
 
 @pytest.mark.parametrize("kind", [Reconfigurer, Replanner])

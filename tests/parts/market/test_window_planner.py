@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,27 @@ def test_the_last_interval_before_a_deadline_is_planned_and_none_after_it() -> N
     job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
     assert WindowPlanner().plan(seen(job, 3, 6.0, 2), 9, 1)[0].tolist() == [[2]]
     assert WindowPlanner().plan(seen(job, 4, 6.0, 2), 9, 1)[0].tolist() == [[0]]
+
+
+def test_a_job_whose_deadline_has_passed_hides_no_other() -> None:
+    short = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    batch = JobBatch([short, replace(short, deadline=8)], Market(np.full(8, 0.4), np.full(8, 2)), [0, 0])
+    done, none = np.full(2, 6.0), np.zeros(2, np.int64)
+    forecast = SpotForecast(np.full((2, 5), 0.4), np.full((2, 5), 2))
+    observation = Observation(batch, 5, done, none, none, forecast, done, done)
+    assert WindowPlanner("literal").worth(observation, 9) == pytest.approx([np.nan, 20.0 - 0.8], nan_ok=True)
+    assert WindowPlanner("literal").plan(observation, 4, 3)[0].sum(axis=1).tolist() == [0, 2]
+
+
+def test_a_table_is_kept_while_it_covers_the_progress_and_the_forecast_is_the_same() -> None:
+    job = SpotJob(8.0, 4, max_nodes=2, value=20.0, growth_fraction=1.0, shrink_fraction=1.0, launch_time=0.0)
+    planner, first = WindowPlanner(), seen(job, 1, 2.0, 2)
+    [table] = planner._tables_of(first, 2)
+    for done, is_kept in ((2.0, True), (4.0, False), (0.0, False)):
+        later = replace(first, progress=np.array([done]))
+        [again] = planner._tables_of(later, 2)
+        assert (again is table) is is_kept
+        assert planner.plan(later, 2, 2)[0].tolist() == WindowPlanner().plan(later, 2, 2)[0].tolist()
 
 
 def test_no_more_than_all_of_the_work_is_due() -> None:

@@ -248,8 +248,6 @@ class MilpModel:
                 available: list[Choice] = []
                 for column, choice in enumerate(group.choices[period], first):
                     available += [choice] * round(float(found[column]))
-                if before and not any(step[1] == period and step[0] in group.periods for step in self.demands.steps):
-                    before = before if not group.job.moves else {}
                 before = _assign_tasks(group.tasks, available, before, served, period)
         order = {
             task: None

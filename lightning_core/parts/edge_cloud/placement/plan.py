@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from lightning_core.parts.edge_cloud.placement.demands import EXACT, Choice, Demands, TaskNeeds
@@ -125,14 +126,10 @@ class TaskPlacement:
     def check(self) -> None:
         """Raise AssertionError if a constraint is violated: capacity, delay, accuracy, or a forbidden move."""
         demands = self.demands
-        for location, node in demands.nodes.items():
-            for period, name in enumerate(demands.periods):
-                has = {**dict.fromkeys(demands.gpus, 0.0), **node.gpus, "bandwidth": node.bandwidth,
-                       "aggregation": node.aggregation}  # fmt: skip
-                for resource, amount in self.held(location, period).items():
-                    assert amount <= has[resource] * (1 + 1e-6) + 1e-6, (
-                        f"{location} in {name}: {amount:g} of {has[resource]:g} {resource}"
-                    )
+        for location, (period, name) in product(demands.nodes, enumerate(demands.periods)):
+            for resource, amount in self.held(location, period).items():
+                has = capacity_of(demands, location, resource)
+                assert amount <= has * (1 + 1e-6) + 1e-6, f"{location} in {name}: {amount:g} of {has:g} {resource}"
         allowed = {
             (name, period): demands.choices(job.during(period))
             for name, job in demands.jobs.items()

@@ -87,7 +87,7 @@ class Reconfigurer:
         self._used: dict[tuple[str, str], float] = {}
         self._known: dict[TaskNeeds, list[Choice]] = {}
         for task, choice in self.now.items():
-            self._count(task, choice, 1.0)
+            self._count(self._needs[task.job], choice, 1.0)
 
     def planned_rate(self, job: str) -> float:
         """Return the samples per second that are planned for each task of a job in this period."""
@@ -148,7 +148,7 @@ class Reconfigurer:
     def _shrunk(self, task: Task, rate: float) -> TaskChange | None:
         before = self.now[task]
         after = self._as_it_is(task, self._job(task, rate))
-        self._count(task, before, -1.0, self._job(task))
+        self._count(self._job(task), before, -1.0)
         self._take(task, self._job(task, rate), after)
         return (
             None
@@ -159,7 +159,7 @@ class Reconfigurer:
     def _grown(self, task: Task, rate: float, moves: int) -> TaskChange:
         """Give a task the capacity that it lacks."""
         before, job, bigger = self.now[task], self._job(task), self._job(task, rate)
-        self._count(task, before, -1.0, job)
+        self._count(job, before, -1.0)
         after = self._as_it_is(task, bigger)
         if self._fits(bigger, after):
             self._take(task, bigger, after)
@@ -212,10 +212,11 @@ class Reconfigurer:
         """Return as much of the demand as there is room for."""
         free = self._free(has.location, has.gpu)
         gpu_count = math.floor(free + EXACT) if self.demands.whole else free
+        sample, aggregation, _ = job.at(has.level)
         room = min(
             self.demands.served_rate(job, has._replace(gpu_count=gpu_count)),
-            self._free(has.location, "bandwidth") / job.sample,
-            self._free(has.location, "aggregation") / job.aggregation if job.aggregation else math.inf,
+            self._free(has.location, "bandwidth") / sample,
+            self._free(has.location, "aggregation") / aggregation if aggregation else math.inf,
             bigger.rate,
         )
         return replace(job, rate=max(room, job.rate))
@@ -258,9 +259,9 @@ class Reconfigurer:
 
     def _take(self, task: Task, job: TaskNeeds, choice: Choice) -> None:
         self.now[task], self._rates[task] = choice, job.rate
-        self._count(task, choice, 1.0, job)
+        self._count(job, choice, 1.0)
 
-    def _count(self, task: Task, choice: Choice, sign: float, job: TaskNeeds | None = None) -> None:
-        for resource, amount in usage(job or self._needs[task.job], choice).items():
+    def _count(self, job: TaskNeeds, choice: Choice, sign: float) -> None:
+        for resource, amount in usage(job, choice).items():
             key = choice.location, resource
             self._used[key] = self._used.get(key, 0.0) + sign * amount

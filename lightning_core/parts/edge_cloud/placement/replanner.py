@@ -164,7 +164,7 @@ class Replanner(Reconfigurer):
             task: had for task, had in self.now.items() if found[task].moves or (task in more and not found[task].lacks)
         }
         for task, had in changed.items():
-            self._count(task, had, -1.0, self._job(task))
+            self._count(self._job(task), had, -1.0)
         for task in changed:
             self._take(task, found[task].job, found[task].choice)
         changes = [_change(task, had, found[task].choice, crowded.get(had.location)) for task, had in changed.items()]
