@@ -161,10 +161,10 @@ class Patient(Line):
 
     def __init__(self, batches: int, kept: Kept) -> None:
         super().__init__(pause=0.02)
-        self.half, self.kept = batches // 2, kept
+        self.middle, self.kept = batches // 2, kept
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        if self.half <= self.global_step < 2 * self.half - 1 and not self.kept.written.keys() >= NAMES:
+        if self.middle <= self.global_step < 2 * self.middle - 1 and not self.kept.written.keys() >= NAMES:
             time.sleep(1)
         return super().training_step(batch, batch_idx)
 

@@ -41,6 +41,7 @@ class OwnersWatch:
         self._held: dict[str, tuple[str, float]] = {}
         self._used: dict[str, float] = {}
         self._at = 0.0
+        self._has_company = False
 
     def after(self, answers: Iterable[Answer]) -> None:
         """Check the scheduler after an event.
@@ -59,17 +60,22 @@ class OwnersWatch:
                 self._held.pop(answer.job, None)
             elif isinstance(answer, Grant):
                 self._held[answer.job] = scheduler.job(answer.job).owner, answer.share * len(answer.devices)
-        spent = set()
+                self._has_company |= answer.beside > 0
+        spent, every = set(), 0.0
         for told in scheduler.shares():
             owner, terms = told["owner"], owners.terms_of(told["owner"])
-            held = sum(devices for of, devices in self._held.values() if of == owner)
-            assert abs(held - told["held"]) < EPSILON, f"{owner}: holds {held}, and {told['held']} are told"
-            assert held <= terms.cap + EPSILON, f"{owner}: holds {held}, and may have {terms.cap}"
-            if terms.per is None:
+            every += told["held"]
+            assert told["held"] <= terms.cap + EPSILON, f"{owner}: holds {told['held']}, and may have {terms.cap}"
+            if not self._has_company:  # the time of jobs that train at once is divided by their work
+                held = sum(devices for of, devices in self._held.values() if of == owner)
+                assert abs(held - told["held"]) < EPSILON, f"{owner}: holds {held}, and {told['held']} are told"
+            if terms.per is None and not self._has_company:
                 used = self._used.get(owner, 0.0) / 3600
                 assert abs(used - told["device_hours"]) < EPSILON, f"{owner}: had {used}, and {told['device_hours']}"
             if terms.device_hours is not None and told["device_hours"] >= terms.device_hours:
                 spent.add(owner)
+        held = sum(devices for _, devices in self._held.values())
+        assert abs(held - every) < EPSILON, f"all owners hold {held}, and {every} are told"
         for job in scheduler.status():
             if job.state is State.ENDED:
                 continue

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from lightning_core.core.arrays import FloatArray
 from lightning_core.core.earlier_runs import FASTEST_PACE, EarlierPace
 from lightning_core.core.jobs import BATCH_MARK
+from lightning_core.core.row_cache import Memo
 from lightning_core.core.saved_state import decode, encode
 
 # Logarithm of a pace of which nothing is known, and how far it may be off; spread of the effects and of the rest.
@@ -78,8 +79,7 @@ class Paces:
         self._here: dict[tuple[str, Company], None] = {}  # those that were measured in this pool
         self._use: dict[str, float] = {}  # part of a device that a kind keeps busy alone
         self._apart: set[Company] = set()  # kinds that do not run together
-        self._expected: dict[Pair, Expected] = {}
-        self._solved: tuple[list[Pair], FloatArray, FloatArray] | None = None
+        self._expected, self._solved = Memo(), Memo()
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -194,7 +194,7 @@ class Paces:
 
     def _solution(self) -> tuple[list[Pair], FloatArray, FloatArray]:
         """Return the measured pairs, the weights of their residuals, and the inverse of their covariance."""
-        if self._solved is None:
+        if not self._solved:
             seen = [(family, others[0], *what) for (family, others), what in self._seen.items() if len(others) == 1]
             pairs = [(family, other) for family, other, _, _ in seen]
             noise = np.array([_noise(seconds) for *_, seconds in seen])
@@ -202,8 +202,8 @@ class Paces:
             inverse: Any = np.zeros((0, 0))
             if pairs:
                 inverse = np.linalg.inv(self._covariance(pairs, pairs) + np.diag(noise))
-            self._solved = pairs, np.asarray(inverse @ rest), inverse
-        return self._solved
+            self._solved[()] = pairs, np.asarray(inverse @ rest), inverse
+        return self._solved[()]  # type: ignore[no-any-return]
 
     def _prior(self, family: str, other: str) -> float:
         if (use := self._together((family, other))) is None:
@@ -233,7 +233,8 @@ class Paces:
         return np.asarray(np.where(says[0][:, None] | says[1][None], REST_OF_KNOWN**2 * first * second, unknown))
 
     def _forget(self) -> None:
-        self._expected, self._solved = {}, None
+        self._expected.clear()
+        self._solved.clear()
 
 
 def _alike(some: NDArray[np.str_], others: NDArray[np.str_]) -> FloatArray:

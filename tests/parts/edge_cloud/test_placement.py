@@ -94,7 +94,7 @@ def test_choices_respect_delay_and_accuracy() -> None:
         (lambda: EdgePrices(gigabyte=-0.1), "gigabyte must be at least 0 and finite, got -0.1"),
         (lambda: EdgePrices(gpu=math.nan), "gpu must be at least 0 and finite, got nan"),
         (lambda: job(), "a whole number for each period"),
-        (lambda: job(1, 1.5), "a whole number for each period"),
+        (lambda: job(1, 1.5), "a whole number for each period"),  # type: ignore[arg-type]
         (lambda: job(2, -1), "a whole number for each period"),
         (lambda: job(0, 0), "at least one of them, got \\(0, 0\\)"),
         (lambda: job(1, 1, rate=(1.0,)), "rate must have one entry per period, 2, got 1"),
@@ -488,6 +488,14 @@ def test_a_check_names_what_a_location_has_too_little_of() -> None:
             TaskPlacement(replace(wanted, nodes={"edge": has}), served).check()
 
 
+def test_a_check_names_the_task_that_is_not_present() -> None:
+    wanted = demands({"a": job(1, 2)})
+    choice = wanted.choice(wanted.jobs["a"].during(0), "edge", "v100", "mixed")
+    TaskPlacement(wanted, {Task("a", 1): (None, choice)}).check()
+    with pytest.raises(AssertionError, match="is not present in period 0"):
+        TaskPlacement(wanted, {Task("a", 1): (choice, choice)}).check()
+
+
 def test_a_check_names_the_task_that_must_not_move_and_where_it_is() -> None:
     wanted = demands({"a": job(1, 1, moves=False)})
     both = [wanted.choice(wanted.jobs["a"].during(0), place, "v100", "fp32") for place in ("edge", CLOUD)]
@@ -589,7 +597,12 @@ def test_tasks_are_counted_and_not_listed_where_a_day_does_not_repeat() -> None:
 
 def test_the_limits_of_a_plan_reach_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
     given, solve = list[tuple[object, ...]](), MilpModel.solve
-    monkeypatch.setattr(MilpModel, "solve", lambda self, *limits: given.append(limits) or solve(self, *limits))
+
+    def noted(model: MilpModel, *limits: Any) -> Any:
+        given.append(limits)
+        return solve(model, *limits)
+
+    monkeypatch.setattr(MilpModel, "solve", noted)
     plan(demands({"a": job(2)}), gap=0.02, nodes=77, seconds=9.0)
     assert given == [(0.02, 77, 9.0)]
 

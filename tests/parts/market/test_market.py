@@ -82,6 +82,16 @@ def flat(available: list[int], price: float = 0.4) -> Market:
     return Market(np.full(len(available), price), np.array(available))
 
 
+def test_a_job_holds_nothing_and_does_nothing_after_its_deadline_while_others_go_on() -> None:
+    job = SpotJob(80.0, 3, max_nodes=2, value=20.0, growth_fraction=0.5, shrink_fraction=0.5)
+    for policy in (MaxSpot(), OnDemand()):
+        batch = JobBatch([job, replace(job, deadline=6)], flat([2] * 6), [0, 0])
+        [ledger] = backtest([policy], batch, LAST, guarded=False)
+        assert (ledger.spot + ledger.on_demand)[0].tolist() == [2, 2, 2, 0, 0, 0]
+        assert ledger.progress[0].tolist() == [1.0, 3.0, 5.0, 5.0, 5.0, 5.0]
+        assert ledger.progress[1].tolist() == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0]
+
+
 # ------------------------------------------------------------------------------------------------------ jobs, money
 
 

@@ -83,6 +83,7 @@ def test_draws_follow_the_weights_and_are_reproducible() -> None:
 
     drawn = [fed(seed).choose() for seed in range(3000)]
     assert all(drawn.count(name) == pytest.approx(1000, abs=120) for name in "abc")
+    assert Selector("abc").seed == 0
     one, two = fed(7), fed(7)
     assert one.choose() == one.choose() == two.choose()
     for _ in range(60):

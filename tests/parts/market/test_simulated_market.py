@@ -89,12 +89,12 @@ class Watched(Simulation):
 def simulated(
     market: Market, *jobs: SimulatedJob, policy: str = "max-spot", path: Path | None = None, start_up: float = 60.0,
     notice: float = 0.0, warm_up: float = 0.0, heard: float = 0.0, delays: Delays = DELAYS,
-    controllers: dict[str, Any] | None = None, until: float = math.inf, **arguments: Any,
+    until: float = math.inf, **arguments: Any,
 ) -> tuple[Watched, Outcome, VirtualCloud]:  # fmt: skip
     cloud = VirtualCloud(market, start_up, notice, LEAVE, warm_up, heard)
     args = {"interval": market.seconds, "policy": policy, **arguments}
     terms = Settings("edf", estimator="log_time", period=60.0, devices=2 * sum(one.job.max_devices for one in jobs),
-                     controllers={"market": args, **(controllers or {})})  # fmt: skip
+                     controllers={"market": args})  # fmt: skip
     simulation = Watched(terms, jobs, delays, path, check=True, nodes=cloud)
     outcome = simulation.run(until)
     return simulation, outcome, cloud
@@ -314,7 +314,7 @@ def test_the_ledger_is_the_invoice(
 def test_a_budget_ends_the_renting_and_is_not_exceeded() -> None:
     job = elastic("a", 24, 11, on_miss=OnMiss.STOP)
     _, whole, _ = simulated(drawn(1), job)
-    _, outcome, cloud = simulated(drawn(1), job, controllers={"budget": {"money": 9.0}})
+    _, outcome, cloud = simulated(drawn(1), job, budget=9.0)
     assert whole.nodes.cost > 9.0
     assert outcome.nodes.cost <= 9.0
     assert [one.verdict for one in outcome.jobs] == [Verdict.MISSED]
