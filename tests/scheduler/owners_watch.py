@@ -68,14 +68,14 @@ class OwnersWatch:
             assert told["held"] <= terms.cap + EPSILON, f"{owner}: holds {told['held']}, and may have {terms.cap}"
             if not self._has_company:  # the time of jobs that train at once is divided by their work
                 held = sum(devices for of, devices in self._held.values() if of == owner)
-                assert abs(held - told["held"]) < EPSILON, f"{owner}: holds {held}, and {told['held']} are told"
+                assert abs(held - told["held"]) < EPSILON, f"{owner}: holds {held}, and its line says {told['held']}"
             if terms.per is None and not self._has_company:
                 used = self._used.get(owner, 0.0) / 3600
                 assert abs(used - told["device_hours"]) < EPSILON, f"{owner}: had {used}, and {told['device_hours']}"
             if terms.device_hours is not None and told["device_hours"] >= terms.device_hours:
                 spent.add(owner)
         held = sum(devices for _, devices in self._held.values())
-        assert abs(held - every) < EPSILON, f"all owners hold {held}, and {every} are told"
+        assert abs(held - every) < EPSILON, f"all owners hold {held}, and their lines say {every}"
         for job in scheduler.status():
             if job.state is State.ENDED:
                 continue

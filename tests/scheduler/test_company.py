@@ -22,6 +22,7 @@ from lightning_core.simulation.scenario import Outcome, SimulatedJob
 from lightning_core.simulation.simulation import Simulation
 from lightning_core.storage.journals.journal import Journal
 from lightning_core.storage.journals.replay import replay
+from lightning_core.testing.checks import saved_and_restored
 from tests.builders import job
 from tests.examples import examples
 
@@ -92,6 +93,8 @@ def test_paces_are_restored_to_the_bit() -> None:
     other = Paces()
     other.expect("a", ["b"])
     other.restore(json.loads(json.dumps(paces.state())))
+    paces.expect("bert", ("vgg",))  # what was worked out is no state
+    saved_and_restored(paces, Paces())
     for others in (["b"], ["c"], ["b", "c"]):
         assert other.expect("a", others) == paces.expect("a", others)
     assert not other.run_together(["a", "d"])

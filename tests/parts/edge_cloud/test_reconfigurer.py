@@ -56,7 +56,7 @@ def test_a_task_grows_where_there_is_room() -> None:
 
 
 def test_a_task_that_shrinks_frees_what_it_held_and_no_more() -> None:
-    """Of 24 GPUs two tasks hold twelve each; one gives two back, and the other, which wants sixteen, may have two."""
+    """Two tasks hold twelve of 24 GPUs each; one gives two back, and the other, which wants sixteen, may have these."""
     now = Reconfigurer(planned({"n": 24.0}, a=near(rate=18.0), b=near(rate=18.0)), 0)
     shrunk, grown = now.serve({"a": 15.0, "b": 24.0})
     assert (shrunk.kind, shrunk.before.gpu_count, shrunk.after.gpu_count) == ("released", 12, 10)
