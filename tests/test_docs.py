@@ -299,7 +299,7 @@ def test_the_simulation_runs_as_printed(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.mark.nightly
 def test_the_backtest_is_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    [printed] = re.findall(r"```text\n(40 starts[^`]*)\n```", (DOCS / "how-to" / "spot.md").read_text())
+    [printed] = re.findall(r"```text\n(40 starts[^`]*)\n```", (DOCS / "parts" / "spot.md").read_text())
     assert main.main(["market", "backtest", "--work", "80", "--deadline", "10"]) == 0
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[-len(printed.splitlines()) :] == printed.splitlines()
