@@ -79,7 +79,7 @@ def test_two_ranks_of_torchrun_are_one_job_with_two_devices(pool: Pool, tmp_path
 
 @pytest.mark.nightly
 def test_a_rank_that_dies_under_torchrun_is_restarted_as_the_same_job(pool: Pool, tmp_path: Path) -> None:
-    # One restart is ours. On a busy machine gloo may not find the other rank after it: torchrun then restarts both again.
+    # One restart is ours. On a busy machine gloo may not find the other rank after it: torchrun then restarts both.
     said, jobs = run(pool, tmp_path, 45, "--max-restarts=3")
     assert "pair: resumed with its deadline" in said
     assert said.count("lightning_core: pair: met") == 1
