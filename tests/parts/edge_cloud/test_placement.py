@@ -477,13 +477,11 @@ def test_a_check_names_what_a_location_has_too_little_of() -> None:
     served = dict.fromkeys(
         (Task("a", 0), Task("a", 1)), (wanted.choice(wanted.jobs["a"].during(0), "edge", "v100", "fp32"),)
     )
-    used = 2 * 5 * 15.0 / 166.0 * 20  # GPUs of both, and they take 12 MB/s
-    for has, words in (
+    for has, words in (  # they take 2 * 100 * 15 / 166 GPUs, and 12 MB/s
         (Node({"v100": 18.0}), "edge in a: 18.0723 of 18 v100"),
         (Node({}), "edge in a: 18.0723 of 0 v100"),
         (Node({"v100": 20.0}, bandwidth=11.99), "edge in a: 12 of 11.99 bandwidth"),
     ):
-        assert used == pytest.approx(18.0723, abs=1e-4)
         with pytest.raises(AssertionError, match=words):
             TaskPlacement(replace(wanted, nodes={"edge": has}), served).check()
 
